@@ -1,0 +1,1 @@
+"""pytest_xjobs: the pytest plugin of xjobs."""

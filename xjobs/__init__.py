@@ -1,0 +1,1 @@
+"""xjobs: a durable job queue on Postgres, with an in-memory twin."""

@@ -1,0 +1,192 @@
+"""Every error of the package, as one tree.
+
+Each class is a condition with a stable `code`. An error states a fact with the offending value, then the remedy; its data
+is in attributes; it pickles. Catch `Error` for all of them.
+
+    Error
+    +-- DeclarationInvalid      a @job that cannot be declared
+    |   +-- IdempotencyRequired
+    |   +-- TenantRequired
+    +-- Invariant               an argument that no call accepts
+    |   +-- InputInvalid        input that does not fit the job, or is not JSON
+    |   +-- IdInvalid
+    |   +-- ClaimQueuesEmpty
+    |   +-- PageInvalid
+    +-- JobDuplicate            a name or a live key is taken
+    +-- JobUnknown              a row whose job nobody declared in this process
+    +-- RowStateUnknown         a state in the store that this version does not know
+    +-- DriverUnavailable       no queue, or no database behind it
+    |   +-- SchemaMissing
+    +-- TransactionAborted      the caller's transaction cannot take the job
+    +-- ConnectionUnsupported   a connection that the queue cannot join
+    +-- WouldBlock              a statement that would wait for another transaction
+    +-- LeaseLost               the claim of this attempt is gone
+    +-- DrainStopped            a drain that ran out of its budget
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "ClaimQueuesEmpty",
+    "ConnectionUnsupported",
+    "DeclarationInvalid",
+    "DrainStopped",
+    "DriverUnavailable",
+    "Error",
+    "IdInvalid",
+    "IdempotencyRequired",
+    "InputInvalid",
+    "Invariant",
+    "JobDuplicate",
+    "JobUnknown",
+    "LeaseLost",
+    "PageInvalid",
+    "RowStateUnknown",
+    "SchemaMissing",
+    "TenantRequired",
+    "TransactionAborted",
+    "WouldBlock",
+]
+
+
+class Error(Exception):
+    """Base of every error that xjobs raises.
+
+    Attributes:
+        code: stable name of the condition, such as `X_JOB_DUPLICATE`.
+        fact: what was found, with the offending value.
+        remedy: what to do about it.
+        data: further values by name, also readable as attributes.
+    """
+
+    code = "X_ERROR"
+
+    def __init__(self, fact: str, remedy: str, **data: Any) -> None:
+        super().__init__(f"{fact}: {remedy}" if remedy else fact)
+        self.fact = fact
+        self.remedy = remedy
+        self.data = data
+
+    def __getattr__(self, name: str) -> Any:
+        # `data` itself is missing while an instance is being unpickled.
+        data = self.__dict__.get("data", {})
+        if name in data:
+            return data[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.fact, self.remedy, self.data)
+
+
+def _rebuild(kind: type[Error], fact: str, remedy: str, data: dict[str, Any]) -> Error:
+    return kind(fact, remedy, **data)
+
+
+class DeclarationInvalid(Error):
+    """A job declaration with a missing or impossible option."""
+
+    code = "X_JOB_DECLARATION_INVALID"
+
+
+class IdempotencyRequired(DeclarationInvalid):
+    """A job declaration that lacks only its `key`."""
+
+    code = "X_IDEMPOTENCY_REQUIRED"
+
+
+class TenantRequired(DeclarationInvalid):
+    """A job declaration whose `tenant` is of the wrong type."""
+
+    code = "X_JOB_TENANT_REQUIRED"
+
+
+class Invariant(Error, ValueError):
+    """An argument that cannot be accepted."""
+
+    code = "X_INVARIANT"
+
+
+class InputInvalid(Invariant):
+    """Input that does not fit the job's parameters, or is not strict JSON; `path` names the place."""
+
+    code = "X_INPUT_INVALID"
+
+
+class IdInvalid(Invariant):
+    """An id that is not a UUID in its canonical lowercase form."""
+
+    code = "X_ID_INVALID"
+
+
+class ClaimQueuesEmpty(Invariant):
+    """A claim that names no queue."""
+
+    code = "X_JOB_CLAIM_QUEUES_EMPTY"
+
+
+class PageInvalid(Invariant):
+    """A page over its bound."""
+
+    code = "X_JOB_PAGE_INVALID"
+
+
+class JobDuplicate(Error):
+    """A job name is declared twice, or a live job holds the idempotency key."""
+
+    code = "X_JOB_DUPLICATE"
+
+
+class JobUnknown(Error):
+    """A queued job that nothing in this process declares."""
+
+    code = "X_JOB_UNKNOWN"
+
+
+class RowStateUnknown(Error):
+    """A state read back from the store that this version does not know."""
+
+    code = "X_JOB_ROW_STATUS_UNKNOWN"
+
+
+class DriverUnavailable(Error):
+    """There is no queue to answer, or its database does not."""
+
+    code = "X_DRIVER_UNAVAILABLE"
+
+
+class SchemaMissing(DriverUnavailable):
+    """The database lacks the queue's tables, or has an older form of them."""
+
+    code = "X_SCHEMA_MISSING"
+
+
+class TransactionAborted(Error):
+    """The caller's transaction has failed and takes no more statements."""
+
+    code = "X_TRANSACTION_ABORTED"
+
+
+class ConnectionUnsupported(Error):
+    """A `connection=` that the queue cannot join or follow."""
+
+    code = "X_CONNECTION_UNSUPPORTED"
+
+
+class WouldBlock(Error):
+    """In memory: a statement that would wait on Postgres for another open transaction."""
+
+    code = "X_WOULD_BLOCK"
+
+
+class LeaseLost(Error):
+    """The claim under which this attempt runs is gone: lapsed, cancelled or settled."""
+
+    code = "X_JOB_LEASE_LOST"
+
+
+class DrainStopped(Error):
+    """A drain that used up its budget; `report` holds what it did run."""
+
+    code = "X_DRAIN_STOPPED"
