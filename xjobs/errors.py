@@ -1,7 +1,7 @@
 """Every error of the package, as one tree.
 
-Each class is a condition with a stable `code`. An error states a fact with the offending value, then the remedy; its data
-is in attributes; it pickles. Catch `Error` for all of them.
+Each class is a condition with a stable `code`. An error states a fact with the offending value, then the remedy; its
+data is in attributes; it pickles. Catch `Error` for all of them.
 
     Error
     +-- DeclarationInvalid      a @job that cannot be declared

@@ -1,0 +1,376 @@
+"""Job input in both directions: what the caller passes becomes strict JSON, and that becomes what the body receives.
+
+One converter serves both ends. At enqueue the values are lowered to JSON and rebuilt at once by the body's annotations,
+so a bad call fails in the caller; at run the stored JSON is rebuilt the same way. Everything refused is named by its
+path, such as `input.items[3].when`.
+
+JSON here is what `jsonb` holds and gives back unchanged (RFC 8259 without duplicate keys): finite numbers, integers
+within 64 bits, text without NUL or lone surrogates, text keys. Three spellings are settled here so that every backend
+stores the same: minus zero becomes zero, a float of 1e16 or more becomes the integer that it is, and the keys of nested
+objects are in jsonb's order (by length, then by bytes).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from xjobs.errors import DeclarationInvalid, InputInvalid
+
+MAX_DEPTH = 200
+"""How deep input may nest; below the depth at which JSON readers give up."""
+
+_INT_LOW, _INT_HIGH = -(2**63), 2**63 - 1
+_WHOLE_FLOATS = 1e16  # from here on every float is whole, and jsonb prints it as an integer
+
+_PLAIN = (str, int, float, bool, type(None), dict, list)
+
+
+class Codec:
+    """Converts the input of one job, by the parameters of its body.
+
+    Attributes:
+        parameters: the body's parameters without the context, by name.
+    """
+
+    def __init__(self, job: str, parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]) -> None:
+        self.job = job
+        self.parameters = dict(parameters)
+        self._hints = hints
+        self._names = tuple(parameters)
+        self._defaults = {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
+        self._positions = inspect.Signature(list(parameters.values()))
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The call's arguments by parameter name, in order, defaults filled in.
+
+        Raises:
+            InputInvalid: an argument is missing, unknown or given twice.
+        """
+        if not args and len(kwargs) == len(self._names) and all(map(kwargs.__contains__, self._names)):
+            return kwargs
+        try:
+            bound = self._positions.bind(*args, **kwargs)
+        except TypeError as problem:
+            raise InputInvalid(
+                f"input of job {self.job!r}: {problem}", f"its parameters are {self._described()}"
+            ) from None
+        bound.apply_defaults()
+        return bound.arguments
+
+    def encode(self, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Lower bound arguments to JSON text; answer it with the values that the body will receive.
+
+        Raises:
+            InputInvalid: a value is not strict JSON or does not fit its annotation; `path` names it.
+        """
+        lowering = _Lowering()
+        lowered = {name: lowering.lower(value, f"input.{name}") for name, value in values.items()}
+        rebuilt = self.decode(lowered)
+        if lowering.changed_type:
+            for name, value in values.items():
+                _check_same_type(value, rebuilt[name], f"input.{name}")
+        return self._json.encode(lowered).decode(), rebuilt
+
+    def decode(self, stored: Any) -> dict[str, Any]:
+        """Rebuild the body's arguments from stored JSON.
+
+        Raises:
+            InputInvalid: the row's input does not fit the body as it is now declared; `path` names the place.
+        """
+        try:
+            record = self._convert(stored, self._record)
+        except self._validation_error as problem:
+            text, _, place = str(problem).partition(" - at `")
+            path = f"input{place.rstrip('`')[1:]}" if place else "input"
+            raise InputInvalid(
+                f"{path} of job {self.job!r}: {text[:1].lower()}{text[1:]}",
+                f"its parameters are {self._described()}",
+                path=path,
+            ) from None
+        return {name: getattr(record, name) for name in self._names}
+
+    def lower_partial(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Some of the arguments as JSON values, for comparing with a stored input.
+
+        Raises:
+            InputInvalid: a name is not a parameter, or a value is not strict JSON.
+        """
+        for name in values:
+            if name not in self.parameters:
+                raise InputInvalid(
+                    f"job {self.job!r} has no parameter {name!r}", f"its parameters are {self._described()}"
+                )
+        return {name: lower(value, f"input.{name}") for name, value in values.items()}
+
+    def _described(self) -> str:
+        return str(self._positions) if self.parameters else "none"
+
+    @cached_property
+    def _json(self) -> Any:
+        import msgspec
+
+        return msgspec.json.Encoder()
+
+    @cached_property
+    def _convert(self) -> Callable[[Any, Any], Any]:
+        import msgspec
+
+        return msgspec.convert
+
+    @cached_property
+    def _validation_error(self) -> type[Exception]:
+        import msgspec
+
+        return msgspec.ValidationError
+
+    @cached_property
+    def _record(self) -> type[Any]:
+        """A struct with the body's parameters as fields: one conversion for the whole input."""
+        import msgspec
+
+        fields: list[Any] = []
+        for name in self._names:
+            kind = _stable_type(self._hints.get(name, Any))
+            if name in self._defaults:
+                fields.append((name, kind, msgspec.field(default_factory=_constant(self._defaults[name]))))
+            else:
+                fields.append((name, kind))
+        try:
+            record = msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True)
+            msgspec.json.Decoder(record)  # reports annotations that cannot be converted
+        except (TypeError, ValueError, NotImplementedError) as problem:
+            raise DeclarationInvalid(
+                f"job {self.job!r} has a parameter that input cannot be converted to: {problem}",
+                "annotate it with types that JSON can carry (see the page on input), or leave the annotation out",
+            ) from None
+        return record
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _stable_type(hint: Any) -> Any:
+    """The annotation itself, or the real class behind one that a frozen clock has put in its place."""
+    for real in (datetime, date):
+        if isinstance(hint, type) and hint is not real and issubclass(hint, real):
+            return next(base for base in hint.__mro__ if base.__module__ == "datetime")
+    return hint
+
+
+def lower(value: Any, path: str = "input") -> Any:
+    """A value as strict JSON values.
+
+    Raises:
+        InputInvalid: it cannot be; `path` in the error names the place.
+    """
+    return _Lowering().lower(value, path)
+
+
+class _Lowering:
+    """One pass over a value. `changed_type` tells whether JSON alone would give back another type than it got."""
+
+    def __init__(self) -> None:
+        self.changed_type = False
+        self._inside: list[int] = []
+
+    def lower(self, value: Any, path: str) -> Any:
+        kind = type(value)
+        if kind is str:
+            return value if value.isascii() and "\0" not in value else _text(value, path)
+        if kind is int:
+            return value if _INT_LOW <= value <= _INT_HIGH else _whole(value, path)
+        if kind is bool or value is None:
+            return value
+        if kind is float:
+            return _number(value, path)
+        if kind is dict:
+            return self._object(value, path)
+        if kind is list:
+            return self._array(value, path)
+        self.changed_type = True
+        return self._other(value, path)
+
+    def _object(self, value: Mapping[Any, Any], path: str) -> dict[str, Any]:
+        self._enter(value, path)
+        lowered: dict[str, Any] = {}
+        for key, item in value.items():
+            if type(key) is not str:
+                if not isinstance(key, str):
+                    raise InputInvalid(
+                        f"{path} has the key {key!r} of type {type(key).__name__}", "use text keys", path=path
+                    )
+                self.changed_type = True
+                key = str.__str__(key)  # noqa: PLW2901 - an enum member that is text, say
+            lowered[_text(key, path)] = self.lower(item, f"{path}.{key}")
+        self._inside.pop()
+        return dict(sorted(lowered.items(), key=_jsonb_order)) if len(lowered) > 1 else lowered
+
+    def _array(self, value: Any, path: str) -> list[Any]:
+        self._enter(value, path)
+        lowered = [self.lower(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        self._inside.pop()
+        return lowered
+
+    def _enter(self, value: Any, path: str) -> None:
+        if id(value) in self._inside:
+            raise InputInvalid(f"{path} contains itself", "pass values without cycles", path=path)
+        if len(self._inside) >= MAX_DEPTH:
+            raise InputInvalid(
+                f"{path[:60]}... is nested more than {MAX_DEPTH} deep",
+                "store the value elsewhere, pass its key",
+                path=path,
+            )
+        self._inside.append(id(value))
+
+    def _other(self, value: Any, path: str) -> Any:
+        for kind, lowered in _SCALARS:
+            if isinstance(value, kind):
+                return lowered(value, path)
+        if isinstance(value, enum.Enum):
+            return self.lower(value.value, path)
+        if isinstance(value, str):
+            return _text(str.__str__(value), path)
+        if isinstance(value, int):
+            return _whole(int(value), path)
+        if isinstance(value, float):
+            return _number(float(value), path)
+        if isinstance(value, tuple | list):
+            return self._array(value, path)
+        if isinstance(value, set | frozenset):
+            return self._array(sorted(value, key=repr), path)
+        if isinstance(value, dict):
+            return self._object(value, path)
+        return self._fields(value, path)
+
+    def _fields(self, value: Any, path: str) -> Any:
+        names = _field_names(value)
+        if names is None:
+            raise InputInvalid(
+                f"{path} is {_short(value)} of type {type(value).__name__}, which JSON cannot carry",
+                "pass its key, or a dataclass of plain values",
+                path=path,
+            )
+        return self._object({out: getattr(value, name) for name, out in names.items()}, path)
+
+
+def _field_names(value: Any) -> dict[str, str] | None:
+    """Attribute and JSON names of the fields of a dataclass, a msgspec Struct or an attrs object; None for others."""
+    if isinstance(value, type):
+        return None
+    if dataclasses.is_dataclass(value):
+        return {f.name: f.name for f in dataclasses.fields(value)}
+    if hasattr(value, "__struct_encode_fields__"):
+        return dict(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True))
+    if hasattr(type(value), "__attrs_attrs__"):
+        return {a.name: a.name for a in type(value).__attrs_attrs__}
+    return None
+
+
+def _text(value: str, path: str) -> str:
+    if "\0" in value:
+        raise InputInvalid(f"{path} is text with a NUL character", "remove it, jsonb cannot hold one", path=path)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InputInvalid(
+                f"{path} is text with a lone surrogate", "pass text that UTF-8 can encode", path=path
+            ) from None
+    return value
+
+
+def _whole(value: int, path: str) -> int:
+    if not _INT_LOW <= value <= _INT_HIGH:
+        raise InputInvalid(f"{path} is {_short(value)}, beyond 64 bits", "pass it as text", path=path)
+    return value
+
+
+def _number(value: float, path: str) -> float | int:
+    if not math.isfinite(value):
+        raise InputInvalid(f"{path} is {value!r}", "pass a finite number, or None", path=path)
+    if abs(value) >= _WHOLE_FLOATS:
+        return int(value)
+    return value or 0.0
+
+
+def _instant(value: datetime, path: str) -> str:
+    if value.utcoffset() is None:
+        raise InputInvalid(
+            f"{path} is the naive datetime {value.isoformat()}",
+            "attach its time zone, for example value.replace(tzinfo=UTC)",
+            path=path,
+        )
+    return value.isoformat()
+
+
+def _decimal(value: Decimal, path: str) -> str:
+    if not value.is_finite():
+        raise InputInvalid(f"{path} is {value!r}", "pass a finite number, or None", path=path)
+    return str(value)
+
+
+def _duration(value: timedelta, path: str) -> str:  # noqa: ARG001 - the signature of its table
+    """ISO 8601 (4.4.3.2), in days and seconds."""
+    total = value // timedelta(microseconds=1)
+    days, rest = divmod(abs(total), 86_400_000_000)
+    seconds, micros = divmod(rest, 1_000_000)
+    fraction = f".{micros:06d}".rstrip("0") if micros else ""
+    return f"{'-' if total < 0 else ''}P{days}DT{seconds}{fraction}S"
+
+
+# Subclasses of date and datetime count: time-freezing libraries put theirs in.
+_SCALARS: tuple[tuple[type, Callable[[Any, str], Any]], ...] = (
+    (UUID, lambda value, _path: str(value)),
+    (datetime, _instant),
+    (date, lambda value, _path: value.isoformat()),
+    (time, lambda value, _path: value.isoformat()),
+    (timedelta, _duration),
+    (Decimal, _decimal),
+)
+
+
+def _jsonb_order(item: tuple[str, Any]) -> tuple[int, bytes]:
+    key = item[0].encode()
+    return len(key), key
+
+
+def _check_same_type(given: Any, rebuilt: Any, path: str) -> None:
+    """Refuse a value that the body would receive as another type than the caller passed.
+
+    A tuple for an unannotated parameter would arrive as a list, a datetime as text: the annotation is what brings the
+    type back, so the error asks for it.
+    """
+    if not isinstance(given, type(rebuilt)) and not (isinstance(given, _PLAIN) and isinstance(rebuilt, type(given))):
+        if type(given) in _PLAIN:
+            return  # the annotation says what becomes of plain JSON values
+        raise InputInvalid(
+            f"{path} is {_short(given)} of type {type(given).__name__}, but would arrive as {type(rebuilt).__name__}",
+            f"annotate the parameter with {type(given).__name__}, or pass the plain value",
+            path=path,
+        )
+    if isinstance(given, list | tuple):
+        for index, (before, after) in enumerate(zip(given, rebuilt, strict=True)):
+            _check_same_type(before, after, f"{path}[{index}]")
+    elif isinstance(given, dict) and isinstance(rebuilt, dict):
+        after_by_key = dict(rebuilt)
+        for key, before in given.items():
+            if key in after_by_key:
+                _check_same_type(before, after_by_key[key], f"{path}.{key}")
+    elif (names := _field_names(given)) is not None:
+        for name in names:
+            _check_same_type(getattr(given, name), getattr(rebuilt, name), f"{path}.{name}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,1 @@
+"""How statements reach a store: blocking Postgres, async Postgres, and memory."""

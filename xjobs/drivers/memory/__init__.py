@@ -1,0 +1,109 @@
+"""The memory driver: a twin function per named statement, over tables with the same unique keys and transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from xjobs.context import process_time
+from xjobs.drivers.base import Row
+from xjobs.drivers.memory import claim, enqueue, inspect, leases, settle, stats
+from xjobs.drivers.memory.store import Session, Store, Transaction
+from xjobs.sql import Statement
+
+Twin = Callable[..., list[Row]]
+
+TWINS: dict[str, Twin] = {
+    "SQL_ACK": settle.ack,
+    "SQL_CLAIM": claim.claim,
+    "SQL_ENQUEUE": enqueue.enqueue,
+    "SQL_HEARTBEAT": leases.heartbeat,
+    "SQL_JOB": inspect.job,
+    "SQL_JOBS": inspect.jobs,
+    "SQL_NACK": settle.nack,
+    "SQL_STATS": stats.stats,
+    "SQL_WAITING": inspect.waiting,
+}
+"""The twin of each statement, by the statement's name."""
+
+
+class MemoryDriver:
+    """Runs statements on tables in this process. It never suspends, so it serves blocking and async callers alike.
+
+    Args:
+        clock: the present instant, in UTC; by default the process's clock.
+        before: called before each statement.
+    """
+
+    backend = "memory"
+
+    def __init__(
+        self, *, clock: Callable[[], datetime] = process_time, before: Callable[[], None] | None = None
+    ) -> None:
+        self.store = Store(clock)
+        self._before = before
+        self._transaction: Transaction | None = None
+
+    async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
+        """Run the twin of one statement.
+
+        Raises:
+            WouldBlock: the statement would wait for another transaction.
+            TransactionAborted: a statement of this transaction has failed before.
+        """
+        if self._before is not None:
+            self._before()
+        store, transaction = self.store, self._transaction
+        with store.lock:
+            if store.followed:
+                for look in tuple(store.followed):
+                    look()
+            if transaction is None:
+                return TWINS[statement.name](Session(store, None), **parameters)
+            transaction.check()
+            try:
+                return TWINS[statement.name](Session(store, transaction), **parameters)
+            except BaseException:
+                transaction.failed = True
+                raise
+
+    async def run_script(self, text: str) -> None:
+        """Do nothing: there is no schema to install."""
+
+    async def aclose(self) -> None:
+        """Keep the tables: they live as long as the driver."""
+
+    def begin(self) -> MemoryTransaction:
+        """Open a transaction: a driver whose writes are hidden from others until it commits."""
+        return MemoryTransaction(self)
+
+
+class MemoryTransaction(MemoryDriver):
+    """A driver inside a transaction of another memory driver, with the same tables."""
+
+    def __init__(self, outer: MemoryDriver) -> None:
+        self.store = outer.store
+        self._before = outer._before  # noqa: SLF001 - the same class
+        self._transaction: Transaction = Transaction(outer.store)
+
+    @property
+    def open(self) -> bool:
+        """Whether it has neither committed nor rolled back."""
+        return not self._transaction.ended
+
+    def mark(self) -> int:
+        """A savepoint, for `rollback_to`."""
+        return len(self._transaction.rows)
+
+    def rollback_to(self, mark: int) -> None:
+        """Undo the inserts since that savepoint."""
+        self._transaction.rollback_to(mark)
+
+    def commit(self) -> None:
+        """Make the writes visible to all."""
+        self._transaction.commit()
+
+    def rollback(self) -> None:
+        """Undo the writes."""
+        self._transaction.rollback()

@@ -1,0 +1,100 @@
+"""Twins of the statements in sql/enqueue.sql."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from xjobs.drivers.memory.store import Job, LiveKey, Session
+
+
+def enqueue(
+    session: Session,
+    *,
+    ids: Sequence[UUID],
+    named: Sequence[bool],
+    names: Sequence[str],
+    queues: Sequence[str],
+    inputs: Sequence[str],
+    idempotency_keys: Sequence[str],
+    run_ids: Sequence[UUID],
+    max_attempts: Sequence[int],
+    run_ats: Sequence[datetime | None],
+    delays: Sequence[timedelta | None],
+    tenant_ids: Sequence[str | None],
+    traceparents: Sequence[str | None],
+    enqueued_bys: Sequence[str | None],
+) -> list[tuple[Any, ...]]:
+    """Twin of SQL_ENQUEUE."""
+    made: dict[LiveKey, Job] = {}
+    answers: list[tuple[Any, ...]] = []
+    for values in zip(
+        ids,
+        named,
+        names,
+        queues,
+        inputs,
+        idempotency_keys,
+        run_ids,
+        max_attempts,
+        run_ats,
+        delays,
+        tenant_ids,
+        traceparents,
+        enqueued_bys,
+        strict=True,
+    ):
+        job_id, is_named, name, _, _, key, *_, tenant, _, _ = values
+        live_key = (name, tenant or "", key)
+        standing = _standing(session, job_id, is_named, live_key) or made.get(live_key)
+        if standing is None:
+            job = made[live_key] = _row(session.now, values)
+            answers.append((job.id, job.run_id, False))
+        else:
+            answers.append((standing.id, standing.run_id, True))
+    for job in made.values():
+        session.insert(job)
+    return answers
+
+
+def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey) -> Job | None:
+    """The row that answers in place of a new one."""
+    store = session.store
+    known = store.jobs.get(job_id)
+    if known is not None:
+        if named and session.visible(known) is not None:
+            return known
+        session.wait_for(known, f"the id {job_id}")
+    holder = store.live.get(live_key)
+    if holder is not None:
+        session.wait_for(holder, "a job with the same key")
+    elif live_key in store.freeing:
+        session.wait_for(store.freeing[live_key], "a job with the same key")
+    return holder
+
+
+def _row(now: datetime, values: tuple[Any, ...]) -> Job:
+    job = Job()
+    (
+        job.id,
+        _,
+        job.name,
+        job.queue,
+        job.input,
+        job.idempotency_key,
+        job.run_id,
+        job.max_attempts,
+        run_at,
+        delay,
+        job.tenant_id,
+        job.traceparent,
+        job.enqueued_by,
+    ) = values
+    job.run_at = run_at if run_at is not None else now if delay is None else now + delay
+    job.state = "delayed" if job.run_at > now else "ready"
+    job.created_at = job.updated_at = now
+    job.attempt = job.claims = 0
+    job.visible_at = job.claimed_by = job.last_error = job.last_error_stack = job.progress = None
+    return job

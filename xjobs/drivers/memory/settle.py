@@ -1,0 +1,102 @@
+"""Twins of the statements in sql/settle.sql."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from xjobs.drivers.memory.store import Job, Session
+
+
+def ack(
+    session: Session,
+    *,
+    ids: Sequence[UUID],
+    worker_id: str,
+    claims: Sequence[int],
+    durations_ms: Sequence[int],
+    counted: bool,
+) -> list[tuple[Any, ...]]:
+    """Twin of SQL_ACK."""
+    held = held_claims(session, ids, worker_id, claims, durations_ms)
+    counters = {name: session.counter(name) for name in sorted({job.name for job, _ in held}) if counted}
+    for job, duration_ms in held:
+        session.change(job, state="done", visible_at=None, claimed_by=None)
+        if counted:
+            counter = counters[job.name]
+            session.keep(counter)
+            counter.done += 1
+            counter.duration_ms += duration_ms
+    return [(job.id,) for job, _ in held]
+
+
+def nack(
+    session: Session,
+    *,
+    ids: Sequence[UUID],
+    worker_id: str,
+    claims: Sequence[int],
+    states: Sequence[str],
+    delays: Sequence[timedelta],
+    errors: Sequence[str | None],
+    stacks: Sequence[str | None],
+    counted: Sequence[bool],
+    durations_ms: Sequence[int],
+) -> list[tuple[Any, ...]]:
+    """Twin of SQL_NACK."""
+    given = list(zip(states, delays, errors, stacks, counted, durations_ms, strict=True))
+    held = held_claims(session, ids, worker_id, claims, given)
+    told = [(job, _COUNTED_AS.get((outcome[0], outcome[4]))) for job, outcome in held]
+    counters = {name: session.counter(name) for name in sorted({job.name for job, column in told if column})}
+    for (job, outcome), (_, column) in zip(held, told, strict=True):
+        state, delay, error, stack, is_counted, duration_ms = outcome
+        session.change(
+            job,
+            state=state,
+            visible_at=None,
+            claimed_by=None,
+            run_at=session.now + delay,
+            attempt=job.attempt if is_counted else max(job.attempt - 1, 0),
+            last_error=job.last_error if error is None else error,
+            last_error_stack=job.last_error_stack if error is None else stack,
+        )
+        if column:
+            counter = counters[job.name]
+            session.keep(counter)
+            setattr(counter, column, getattr(counter, column) + 1)
+            counter.duration_ms += duration_ms
+    return [(job.id,) for job, _ in held]
+
+
+# The column of x_job_counters by state and whether the attempt counts; what is not here is not history.
+_COUNTED_AS = {
+    ("ready", True): "retried",
+    ("failed", True): "failed",
+    ("failed", False): "failed",
+    ("dead", True): "dead",
+    ("dead", False): "dead",
+}
+
+
+def held_claims(
+    session: Session, ids: Sequence[UUID], worker_id: str, claims: Sequence[int], given: Sequence[Any]
+) -> list[tuple[Job, Any]]:
+    """The rows whose claim still stands, in id order, each with what was given for it."""
+    held: list[tuple[Job, Any]] = []
+    for job_id, claim, outcome in zip(ids, claims, given, strict=True):
+        job = session.store.jobs.get(job_id)
+        seen = None if job is None else session.visible(job)
+        if job is None or seen is None:
+            continue
+        if seen.state == "running" and seen.claimed_by == worker_id and seen.claims == claim:
+            session.wait_for(job, f"job {job_id}")
+            held.append((job, outcome))
+    if len(held) > 1:
+        held.sort(key=_by_id)
+    return held
+
+
+def _by_id(held: tuple[Job, Any]) -> int:
+    return held[0].id.int

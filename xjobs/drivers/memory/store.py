@@ -1,0 +1,304 @@
+"""The tables of the memory backend, and transactions over them.
+
+Rows are changed in place. Inside an open transaction a row that it writes keeps its committed form in `before`: other
+sessions read that one, a rollback puts it back, a commit drops it. Outside of transactions, which is nearly always,
+nothing is copied. A statement that would wait on Postgres for another transaction raises `WouldBlock` before it has
+changed anything.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from heapq import heappush
+from typing import Any, Self, TypeVar
+from uuid import UUID
+
+from xjobs.context import process_time
+from xjobs.errors import TransactionAborted, WouldBlock
+from xjobs.states import LIVE, WAITING
+
+LiveKey = tuple[str, str, str]
+
+MINUTE_MS = 60_000
+GONE = "gone"
+"""The state of a row object that is in no table any more."""
+
+_LIVE, _WAITING = frozenset(LIVE), frozenset(WAITING)
+
+
+class Row:
+    """A stored row. `writer` is the open transaction that has changed it; `before` its committed form, or None."""
+
+    __slots__ = ("before", "writer")
+
+    def __init__(self) -> None:
+        self.writer: Transaction | None = None
+        self.before: Self | None = None
+
+
+class Job(Row):
+    """A row of x_jobs. `input` and `progress` are JSON text."""
+
+    __slots__ = (
+        "attempt",
+        "claimed_by",
+        "claims",
+        "created_at",
+        "enqueued_by",
+        "id",
+        "idempotency_key",
+        "input",
+        "last_error",
+        "last_error_stack",
+        "max_attempts",
+        "name",
+        "progress",
+        "queue",
+        "run_at",
+        "run_id",
+        "state",
+        "tenant_id",
+        "traceparent",
+        "updated_at",
+        "visible_at",
+    )
+
+    id: UUID
+    name: str
+    queue: str
+    input: str
+    idempotency_key: str
+    run_id: UUID
+    attempt: int
+    max_attempts: int
+    state: str
+    run_at: datetime
+    visible_at: datetime | None
+    claimed_by: str | None
+    last_error: str | None
+    last_error_stack: str | None
+    tenant_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    traceparent: str | None
+    enqueued_by: str | None
+    progress: str | None
+    claims: int
+
+    @property
+    def live_key(self) -> LiveKey:
+        """The columns of the unique index over live rows."""
+        return self.name, self.tenant_id or "", self.idempotency_key
+
+
+class Counter(Row):
+    """A row of x_job_counters."""
+
+    __slots__ = ("dead", "done", "duration_ms", "failed", "retried")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done = self.retried = self.failed = self.dead = self.duration_ms = 0
+
+
+HeapEntry = tuple[datetime, int, Job]
+CounterKey = tuple[str, int, datetime]
+R = TypeVar("R", bound=Row)
+
+
+class Store:
+    """The tables and their indexes.
+
+    Args:
+        clock: the present instant, in UTC.
+    """
+
+    def __init__(self, clock: Callable[[], datetime] = process_time) -> None:
+        self.clock = clock
+        self.lock = threading.RLock()
+        # Asked before each statement: whether a transaction elsewhere, which a transaction here follows, has ended.
+        self.followed: list[Callable[[], None]] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty every table."""
+        with self.lock:
+            self.jobs: dict[UUID, Job] = {}
+            self.live: dict[LiveKey, Job] = {}
+            # Rows whose open transaction has freed their key: it is not free for others before that commits.
+            self.freeing: dict[LiveKey, Job] = {}
+            # Heaps with dead entries among them: an entry counts while its row is in a state for that heap, with that
+            # very instant.
+            self.waiting: dict[str, list[HeapEntry]] = {}
+            self.running: dict[str, list[HeapEntry]] = {}
+            self.counters: dict[CounterKey, Counter] = {}
+            self.pauses: dict[tuple[str, str], datetime] = {}
+
+    def index(self, job: Job) -> None:
+        """Enter a row under what it is now."""
+        if job.state in _LIVE:
+            self.live[job.live_key] = job
+        if job.state in _WAITING:
+            heappush(self.waiting.setdefault(job.queue, []), (job.run_at, job.id.int, job))
+        elif job.state == "running" and job.visible_at is not None:
+            heappush(self.running.setdefault(job.queue, []), (job.visible_at, job.id.int, job))
+
+    def forget_key(self, job: Job) -> None:
+        """Free the key of a row that is no longer live, unless another row has taken it."""
+        if self.live.get(job.live_key) is job:
+            del self.live[job.live_key]
+
+
+class Session:
+    """What one statement works with: the tables as its transaction sees them, and one present instant."""
+
+    __slots__ = ("now", "store", "transaction")
+
+    def __init__(self, store: Store, transaction: Transaction | None) -> None:
+        self.store = store
+        self.transaction = transaction
+        self.now = store.clock()
+
+    def visible(self, row: R) -> R | None:
+        """The form of a row that this session reads; None for one that another transaction has yet to commit."""
+        return row if row.writer is None or row.writer is self.transaction else row.before
+
+    def locked(self, row: Row) -> bool:
+        """Whether another open transaction has changed the row."""
+        return row.writer is not None and row.writer is not self.transaction
+
+    def wait_for(self, row: Row, what: str) -> None:
+        """Be where Postgres would wait for the writer of a row.
+
+        Raises:
+            WouldBlock: another open transaction has changed it.
+        """
+        if self.locked(row):
+            raise WouldBlock(
+                f"this statement would wait for another open transaction, which holds {what}",
+                "end that transaction first",
+            )
+
+    def insert(self, job: Job) -> None:
+        """Add a row."""
+        self.store.jobs[job.id] = job
+        if self.transaction is not None:
+            job.writer = self.transaction
+            self.transaction.rows.append(job)
+        self.store.index(job)
+
+    def change(self, job: Job, **columns: Any) -> None:
+        """Set columns of a row that this session may write."""
+        self.keep(job)
+        was_live, was_key = job.state in _LIVE, job.live_key
+        for name, value in columns.items():
+            setattr(job, name, value)
+        job.updated_at = self.now
+        if was_live and job.state not in _LIVE:
+            if self.transaction is not None:
+                self.store.freeing[was_key] = job
+            self.store.forget_key(job)
+        self.store.index(job)
+
+    def keep(self, row: Row) -> None:
+        """Keep the committed form of a row that is about to be changed."""
+        if self.transaction is not None and row.writer is None:
+            row.before = copy.copy(row)
+            row.writer = self.transaction
+            self.transaction.rows.append(row)
+
+    def counter(self, job: str) -> Counter:
+        """The counters of a job name in the present minute, to be written.
+
+        Raises:
+            WouldBlock: another open transaction is counting there.
+        """
+        key = (job, MINUTE_MS, self.now.replace(second=0, microsecond=0))
+        counter = self.store.counters.get(key)
+        if counter is None:
+            counter = self.store.counters[key] = Counter()
+            if self.transaction is not None:
+                counter.writer = self.transaction
+                self.transaction.rows.append(counter)
+                self.transaction.new_counters.append(key)
+        self.wait_for(counter, f"the counters of {job!r}")
+        return counter
+
+
+class Transaction:
+    """An open transaction: what it has written, until it ends."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.rows: list[Row] = []
+        self.new_counters: list[CounterKey] = []
+        self.failed = False
+        self.ended = False
+
+    def check(self) -> None:
+        """Refuse further statements after a failure, as Postgres does.
+
+        Raises:
+            TransactionAborted: a statement of this transaction has failed.
+        """
+        if self.failed or self.ended:
+            raise TransactionAborted(
+                f"the transaction {'has ended' if self.ended else 'has failed'} and takes no more statements",
+                "roll it back and begin another",
+            )
+
+    def commit(self) -> None:
+        """Make its writes visible to all; after a failed statement, undo them, as Postgres does."""
+        if self.failed:
+            self.rollback()
+            return
+        with self.store.lock:
+            for row in self.rows:
+                row.writer = row.before = None
+            self._end()
+
+    def rollback(self) -> None:
+        """Undo its writes."""
+        with self.store.lock:
+            self._undo(0)
+            for key in self.new_counters:
+                del self.store.counters[key]
+            self._end()
+
+    def rollback_to(self, mark: int) -> None:
+        """Undo the inserts since `len(rows)` was `mark`."""
+        with self.store.lock:
+            self._undo(mark)
+            self.failed = False
+
+    def _undo(self, mark: int) -> None:
+        for row in reversed(self.rows[mark:]):
+            if isinstance(row, Job):
+                self._restore_job(row)
+            elif row.before is not None:
+                _restore(row)
+        del self.rows[mark:]
+
+    def _restore_job(self, job: Job) -> None:
+        self.store.forget_key(job)
+        if job.before is None:
+            del self.store.jobs[job.id]
+            job.state = GONE  # kills its heap entries
+        else:
+            _restore(job)
+            self.store.index(job)
+
+    def _end(self) -> None:
+        self.store.freeing = {key: job for key, job in self.store.freeing.items() if job not in self.rows}
+        self.rows, self.ended = [], True
+
+
+def _restore(row: Row) -> None:
+    for kind in type(row).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            if name not in Row.__slots__:
+                setattr(row, name, getattr(row.before, name))
+    row.writer = row.before = None

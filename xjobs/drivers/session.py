@@ -1,0 +1,174 @@
+"""What both Postgres drivers share: how a session of ours is set up, how values travel, and what errors mean."""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import time
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import AsyncRawCursor, RawCursor, errors as pg, postgres, pq
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import tuple_row
+from psycopg.types.json import set_json_loads
+
+from xjobs.errors import DriverUnavailable, Error, SchemaMissing, TransactionAborted
+
+CONNECT_TIMEOUT = 5
+"""Seconds to wait for a server, where the connection string and PGCONNECT_TIMEOUT do not say."""
+
+POOL_TIMEOUT = 10
+"""Seconds to wait for a connection of our own pool while all of them are in use."""
+
+TRIES = 5
+"""How often a statement is sent that a deadlock or a serialization failure took back."""
+
+TAKEN_BACK = (pg.SerializationFailure, pg.DeadlockDetected)
+
+# A pool may hand out a session that somebody set up otherwise, so the three that matter are set and not assumed.
+SETUP = (
+    "select set_config('TimeZone', 'UTC', false),"
+    " set_config('default_transaction_isolation', 'read committed', false),"
+    " set_config('default_transaction_read_only', 'off', false)"
+)
+
+_INTERVAL = struct.Struct("!qii")
+
+
+class _Interval(Dumper):
+    """A timedelta as microseconds alone: a day of it is 24 hours in every time zone of the session."""
+
+    format = pq.Format.BINARY
+    oid = postgres.types["interval"].oid
+
+    def dump(self, obj: timedelta) -> Buffer | None:  # noqa: D102 - psycopg describes it
+        return _INTERVAL.pack(obj // timedelta(microseconds=1), 0, 0)
+
+
+@cache
+def adapters() -> AdaptersMap:
+    """How our cursors convert values, whatever the caller's connection has registered."""
+    own = AdaptersMap(psycopg.adapters)
+    own.register_dumper(timedelta, _Interval)
+    set_json_loads(msgspec.json.decode, own)
+    return own
+
+
+class Cursor(RawCursor[Any]):
+    """A cursor with our own conversions and plain tuples, also on a caller's connection."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:  # noqa: D102 - psycopg describes it
+        return adapters()
+
+
+class AsyncCursor(AsyncRawCursor[Any]):
+    """The same for async connections."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:  # noqa: D102 - psycopg describes it
+        return adapters()
+
+
+def complete(conninfo: str) -> str:
+    """A connection string with our defaults where it is silent.
+
+    Raises:
+        DriverUnavailable: it is not a connection string.
+    """
+    try:
+        given = conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError as problem:
+        raise DriverUnavailable(
+            f"the connection string cannot be read: {str(problem).strip()}",
+            "write it as postgresql://user@host:5432/dbname or as host=... dbname=...",
+        ) from None
+    defaults: dict[str, Any] = {"application_name": "xjobs"}
+    if "PGCONNECT_TIMEOUT" not in os.environ:
+        defaults["connect_timeout"] = CONNECT_TIMEOUT
+    return make_conninfo(**{**defaults, **{k: v for k, v in given.items() if v is not None}})
+
+
+def describe(conninfo: str) -> str:
+    """Where a connection string leads, without its password."""
+    given = conninfo_to_dict(conninfo)
+    parts = [f"{name}={given[name]}" for name in ("host", "hostaddr", "port", "dbname", "user") if given.get(name)]
+    return " ".join(parts) or "the default server of this user"
+
+
+def unreachable(error: psycopg.Error, conninfo: str, began: float) -> DriverUnavailable:
+    """The error for a connection attempt that failed."""
+    return DriverUnavailable(
+        f"no Postgres answered at {describe(conninfo)} within {time.perf_counter() - began:.1f} s ({_first_line(error)})",
+        "check the address and that the server runs and accepts this user",
+    )
+
+
+def lost(error: psycopg.Error, conninfo: str) -> DriverUnavailable:
+    """The error for a connection that broke under a statement."""
+    return DriverUnavailable(
+        f"the connection to {describe(conninfo)} was lost during a statement ({_first_line(error)})",
+        "the next call connects again; whether the statement took effect is not known",
+    )
+
+
+_MISSING = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidColumnReference, pg.UndefinedObject)
+
+
+def translated(error: psycopg.Error, where: str) -> Error | None:
+    """Our error for one of Postgres, or None when it is not ours to explain."""
+    if isinstance(error, _MISSING) and "x_" in str(error):
+        return SchemaMissing(
+            f"the queue's schema is missing or older than this version in {where} ({_first_line(error)})",
+            "run `xjobs schema install` or queue.install_schema()",
+        )
+    if isinstance(error, pg.InvalidColumnReference):
+        return SchemaMissing(
+            f"the live index is missing in {where} ({_first_line(error)})", "run `xjobs schema install`"
+        )
+    if isinstance(error, pg.InFailedSqlTransaction):
+        return aborted()
+    return None
+
+
+def aborted() -> TransactionAborted:
+    """The error for a caller's transaction that has failed before."""
+    return TransactionAborted(
+        "the transaction on the given connection has failed and takes no more statements",
+        "roll it back (or to a savepoint) before enqueueing, and look for the first error in it",
+    )
+
+
+def still_open(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether an idle connection is usable, asked of its socket and not by a round trip.
+
+    A server that went away has left an end-of-file there; anything else that waits is a notice, and is taken in.
+    """
+    pgconn = connection.pgconn
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    if poll.poll(0):
+        try:
+            pgconn.consume_input()
+        except psycopg.OperationalError:
+            return False
+    return pgconn.status == pq.ConnStatus.OK
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,1 @@
+"""What the queue does, one file per stem: `async def` over the driver protocol, without I/O or a clock of its own."""

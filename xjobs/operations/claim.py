@@ -1,0 +1,75 @@
+"""Taking due jobs under a lease, and renewing the lease while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from xjobs import points, registry, sql
+from xjobs.drivers.base import Driver
+from xjobs.limits import check_count, check_duration, check_queues, check_text
+from xjobs.records import ClaimedJob
+
+LEASE = timedelta(seconds=30)
+"""How long a claim lasts when nothing renews it."""
+
+
+class Claimed(NamedTuple):
+    """The answer to a claim: `jobs` to run, and `buried` rows whose lease lapsed on their final attempt."""
+
+    jobs: list[ClaimedJob]
+    buried: list[ClaimedJob]
+
+
+async def claim(
+    driver: Driver, *, queues: Iterable[str], worker_id: str, limit: int = 1, lease: timedelta | float = LEASE
+) -> Claimed:
+    """Take up to `limit` due jobs of the queues, in (run_at, id) order, for `lease`.
+
+    Lapsed leases are taken again as a new attempt; one that lapsed on the final attempt is buried and uses a place of
+    the limit. Paused queues are left alone.
+
+    Raises:
+        ClaimQueuesEmpty: no queue is named.
+        Invariant: a limit below 0 or not whole, or a lease that is not positive and finite.
+    """
+    parameters = {
+        "queues": check_queues(queues),
+        "limit": check_count(limit, "limit"),
+        "lease": check_duration(lease, "lease", low=timedelta(microseconds=1)),
+        "worker_id": check_text(worker_id, "worker_id"),
+        "drop_exhausted": [job.name for job in registry.registered_jobs() if not job.retry.dead_letter],
+    }
+    if limit == 0:
+        return Claimed([], [])
+    answer = Claimed([], [])
+    for row in await driver.run(sql.SQL_CLAIM, **parameters):
+        job = ClaimedJob(*row)
+        (answer.jobs if job.state == "running" else answer.buried).append(job)
+    if points.listeners:
+        for job in answer.jobs:
+            await points.reach("claimed", job=job, worker_id=worker_id)
+    return answer
+
+
+async def heartbeat(
+    driver: Driver, jobs: Sequence[ClaimedJob], *, worker_id: str, lease: timedelta | float = LEASE
+) -> set[UUID]:
+    """Renew the leases of claims that still stand; the ids that are missing from the answer are lost.
+
+    Raises:
+        Invariant: a lease that is not positive and finite.
+    """
+    duration = check_duration(lease, "lease", low=timedelta(microseconds=1))
+    if not jobs:
+        return set()
+    rows = await driver.run(
+        sql.SQL_HEARTBEAT,
+        ids=[job.id for job in jobs],
+        worker_id=worker_id,
+        claims=[job.claims for job in jobs],
+        lease=duration,
+    )
+    return {row[0] for row in rows}

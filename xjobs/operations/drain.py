@@ -1,0 +1,271 @@
+"""Running what is due until nothing is, as tests do: one job at a time, in (run_at, id) order, through the worker's own
+claim, attempt and settle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, Literal
+from uuid import UUID
+
+from xjobs import points, registry
+from xjobs.drivers.base import Driver
+from xjobs.errors import DrainStopped, Invariant, JobUnknown
+from xjobs.limits import check_count, check_duration, check_instant
+from xjobs.operations.attempt import BodyCaller, Execution, execute, settle
+from xjobs.operations.claim import claim
+from xjobs.operations.inspect import waiting
+from xjobs.operations.settle import Nack, nack
+from xjobs.records import ClaimedJob, DrainReport, Jump, Run, Waiting
+
+BUDGET = 1_000
+"""How many attempts a drain runs before it gives up on coming to an end."""
+
+MAX_ADVANCE = timedelta(days=366)
+"""How far a drain moves the clock in all."""
+
+_ANCESTORS = 5
+_NOT_DUE_SHOWN = 5
+
+
+@dataclass(kw_only=True, slots=True)
+class DrainSetup:
+    """What a drain needs from its surroundings.
+
+    Attributes:
+        call: how bodies are called.
+        clock: the queue's present instant.
+        random: the source of retry jitter.
+        worker_id: who claims.
+        queues: the queues that are known to exist; the drain adds those that it finds.
+        running: filled with the job whose body is running, for whoever must renew its lease.
+        move: moves the clock to an instant; None when this drain cannot.
+    """
+
+    call: BodyCaller
+    clock: Callable[[], datetime]
+    random: Random
+    worker_id: str
+    queues: set[str]
+    running: dict[UUID, ClaimedJob]
+    move: Callable[[datetime], Any] | None = None
+
+
+@dataclass(slots=True)
+class _Drain:
+    """The state of one drain."""
+
+    driver: Driver
+    setup: DrainSetup
+    budget: int
+    collect: bool
+    until: datetime | None
+    max_advance: timedelta
+    runs: list[Run] = field(default_factory=list)
+    jumps: list[Jump] = field(default_factory=list)
+    buried: list[ClaimedJob] = field(default_factory=list)
+    parents: dict[UUID, UUID] = field(default_factory=dict)
+    calls: dict[UUID, str] = field(default_factory=dict)
+
+    async def run(self) -> DrainReport:
+        with points.listening(self._note_enqueue):
+            while True:
+                while await self._run_next():
+                    pass
+                left = await waiting(self.driver)
+                if self._found_queues(left):
+                    continue
+                if self.setup.move is not None and self._jump(left):
+                    continue
+                return self._report(left)
+
+    async def run_one(self) -> Run | None:
+        with points.listening(self._note_enqueue):
+            while not await self._run_next():
+                if not self._found_queues(await waiting(self.driver)):
+                    return None
+            return self.runs[-1]
+
+    async def _run_next(self) -> bool:
+        """Claim, run and settle the next due job; False when none is due."""
+        if len(self.runs) >= self.budget:
+            left = await waiting(self.driver)
+            if any(job.due and not job.paused for job in left):
+                raise self._stopped(f"{self.budget:,} runs and jobs are still due", left)
+            return False
+        queues = self.setup.queues | registry.queues()
+        claimed = await claim(self.driver, queues=queues, worker_id=self.setup.worker_id)
+        self.buried += claimed.buried
+        for job in claimed.jobs:
+            await self._attempt(job)
+        return bool(claimed.jobs or claimed.buried)
+
+    async def _attempt(self, job: ClaimedJob) -> None:
+        setup, handle = self.setup, registry.find(job.name)
+        if handle is None:
+            await nack(self.driver, [Nack(job, counted=False)], worker_id=setup.worker_id)
+            raise JobUnknown(
+                f"job {job.name!r} ({job.id}) is queued, but nothing in this process declares it",
+                f"import the module that does; declared here: {_names()}",
+                name=job.name,
+                id=job.id,
+            )
+        setup.running[job.id] = job
+        try:
+            execution = await execute(job, handle, call=setup.call, clock=setup.clock, random=setup.random)
+            landed = await settle(self.driver, execution, worker_id=setup.worker_id)
+        finally:
+            del setup.running[job.id]
+        outcome = execution.outcome if landed else "unowned"
+        self.calls.setdefault(job.id, _call_text(job))
+        self.runs.append(
+            Run(
+                handle,
+                job.name,
+                job.id,
+                job.attempt,
+                outcome,
+                execution.started_at,
+                execution.error,
+                self.parents.get(job.id),
+            )
+        )
+        self._raise_from(job, execution)
+
+    def _raise_from(self, job: ClaimedJob, execution: Execution) -> None:
+        error = execution.interrupt or execution.error
+        if error is None or (self.collect and execution.interrupt is None and not isinstance(error, AssertionError)):
+            return
+        error.add_note(f"xjobs: in attempt {job.attempt} of {job.max_attempts} of job {_call_text(job)}, id {job.id}")
+        raise error
+
+    def _note_enqueue(self, point: str, facts: dict[str, Any]) -> None:
+        if point != "enqueued" or facts["answer"].deduped:
+            return
+        job_id = facts["answer"].id
+        self.calls[job_id] = repr(facts["call"])
+        self.setup.queues.add(facts["call"].options.queue or facts["call"].job.queue)
+        if facts["parent"] is not None:
+            self.parents[job_id] = facts["parent"]
+
+    def _found_queues(self, left: Iterable[Waiting]) -> bool:
+        """Whether due jobs are in queues that the claim did not ask; they are asked from now on."""
+        asked = self.setup.queues | registry.queues()
+        new = {job.queue for job in left if job.due and not job.paused} - asked
+        self.setup.queues |= new
+        return bool(new)
+
+    def _jump(self, left: list[Waiting]) -> bool:
+        """Move the clock to the next due instant; False when there is none to go to."""
+        assert self.setup.move is not None  # noqa: S101 - the caller asked
+        now = self.setup.clock()
+        due = [job.due_at for job in left if not job.due and not job.paused]
+        if self.until is not None:
+            due = [instant for instant in due if instant <= self.until] or ([self.until] if now < self.until else [])
+        if not due:
+            return False
+        if self.until is None:
+            spent = sum(((jump.end - jump.start) for jump in self.jumps), timedelta(0))
+            if spent + (due[0] - now) > self.max_advance:
+                raise self._stopped(
+                    f"the clock had moved {spent} and the next job lies beyond {self.max_advance}", left
+                )
+        self.setup.move(due[0])
+        self.jumps.append(Jump(now, due[0]))
+        return True
+
+    def _report(self, left: list[Waiting]) -> DrainReport:
+        if not left:
+            reason = "idle"
+        else:
+            reason = "paused" if all(job.paused for job in left) else "not due"
+        return DrainReport(tuple(self.runs), tuple(self.jumps), tuple(left), tuple(self.buried), reason)
+
+    def _stopped(self, why: str, left: list[Waiting]) -> DrainStopped:
+        counts = Counter(run.job_name for run in self.runs)
+        lines = [f"drain stopped: {why}"]
+        if counts:
+            name, times = counts.most_common(1)[0]
+            last = next(run for run in reversed(self.runs) if run.job_name == name)
+            lines.append(f"  job {name!r} ran {times:,} times, last as attempt {last.attempt} ({last.outcome})")
+            lines.append(f"  it was queued by: {self._lineage(last.job_id)}")
+        now = self.setup.clock()
+        not_due = [job for job in left if not job.due]
+        lines += [f"  not due: {job.name!r} ({job.id}) in {job.due_at - now}" for job in not_due[:_NOT_DUE_SHOWN]]
+        if len(not_due) > _NOT_DUE_SHOWN:
+            lines.append(f"  not due: {left[0].total - (len(left) - len(not_due)) - _NOT_DUE_SHOWN} more")
+        return DrainStopped(
+            "\n".join(lines),
+            "\nend the loop in the job, or pass a larger budget= or max_advance=",
+            report=self._report(left),
+        )
+
+    def _lineage(self, job_id: UUID) -> str:
+        chain, seen = [self.calls.get(job_id, str(job_id))], {job_id}
+        while (parent := self.parents.get(job_id)) is not None and parent not in seen:
+            if len(chain) > _ANCESTORS:
+                chain.append("...")
+                break
+            chain.append(self.calls.get(parent, str(parent)))
+            seen.add(parent)
+            job_id = parent
+        return " <- ".join(chain)
+
+
+async def drain(
+    driver: Driver,
+    setup: DrainSetup,
+    *,
+    budget: int = BUDGET,
+    errors: Literal["raise", "collect"] = "raise",
+    until: datetime | timedelta | None = None,
+    advance: bool = False,
+    max_advance: timedelta | float = MAX_ADVANCE,
+) -> DrainReport:
+    """Run due jobs, and those that they enqueue, until none is due.
+
+    Raises:
+        DrainStopped: the budget of runs or of virtual time is used up.
+        JobUnknown: a due job is declared nowhere in this process.
+        Exception: what a body raised, once its attempt is settled, unless `errors="collect"`; an AssertionError is
+            raised in either case.
+    """
+    if errors not in ("raise", "collect"):
+        raise Invariant(f"errors is {errors!r}", "give 'raise' or 'collect'")
+    moving = advance or until is not None
+    if not moving:
+        setup.move = None
+    state = _Drain(
+        driver,
+        setup,
+        budget=check_count(budget, "budget", low=1),
+        collect=errors == "collect",
+        until=_end(until, setup.clock) if until is not None else None,
+        max_advance=check_duration(max_advance, "max_advance", low=timedelta(0)),
+    )
+    return await state.run()
+
+
+async def run_next(driver: Driver, setup: DrainSetup) -> Run | None:
+    """Run the one job that is due first; None when none is due. What its body raises is raised here."""
+    setup.move = None
+    return await _Drain(driver, setup, budget=BUDGET, collect=False, until=None, max_advance=MAX_ADVANCE).run_one()
+
+
+def _end(until: datetime | timedelta, clock: Callable[[], datetime]) -> datetime:
+    if isinstance(until, timedelta):
+        return clock() + check_duration(until, "until", low=timedelta(0))
+    return check_instant(until, "until")
+
+
+def _call_text(job: ClaimedJob) -> str:
+    arguments = job.input if isinstance(job.input, dict) else {}
+    return f"{job.name}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+
+
+def _names() -> str:
+    return ", ".join(handle.name for handle in registry.registered_jobs()) or "none"

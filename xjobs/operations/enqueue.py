@@ -1,0 +1,123 @@
+"""Putting jobs in: one statement inserts each job or answers the row that stands in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+from xjobs import points, sql
+from xjobs.drivers.base import Driver
+from xjobs.errors import DriverUnavailable, Invariant, JobDuplicate
+from xjobs.ids import new_id
+from xjobs.jobs import Call
+from xjobs.records import Enqueued
+
+enqueuing_job: ContextVar[UUID | None] = ContextVar("xjobs_enqueuing_job", default=None)
+"""The job whose body is running here; it is the parent of what the body enqueues."""
+
+# The holder of a key may settle between the insert that it stopped and the look at it; then the key is free.
+_TRIES = 2
+
+_COLUMNS = (
+    "ids",
+    "named",
+    "names",
+    "queues",
+    "inputs",
+    "idempotency_keys",
+    "run_ids",
+    "max_attempts",
+    "run_ats",
+    "delays",
+    "tenant_ids",
+    "traceparents",
+    "enqueued_bys",
+)
+
+
+async def enqueue(driver: Driver, call: Call) -> Enqueued:
+    """Add one job; a live job with its key, or any job with its given id, answers in its place.
+
+    Raises:
+        JobDuplicate: the call says `on_conflict="error"` and a live job holds the key.
+        DriverUnavailable: the store does not answer.
+    """
+    (made,) = await _put(driver, [call])
+    if made.deduped and call.options.on_conflict == "error" and made.id != call.options.id:
+        raise JobDuplicate(
+            f"job {call.job.name!r} is already live under this key, as {made.id}",
+            "leave on_conflict at 'dedupe' to be answered that job, or wait until it has finished",
+            id=made.id,
+            run_id=made.run_id,
+            name=call.job.name,
+        )
+    return made
+
+
+async def enqueue_many(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
+    """Add many jobs in one statement, all or none; the answers are in the order of the calls.
+
+    Two calls with one key are one job, whether the other one is in the store already or in the same list.
+
+    Raises:
+        Invariant: a call says `on_conflict="error"`, which is for single enqueues, or two calls name one id.
+        DriverUnavailable: the store does not answer.
+    """
+    chosen = [call.options.id for call in calls if call.options.id is not None]
+    if len(set(chosen)) != len(chosen):
+        raise Invariant("two of the calls are given the same id", "give each call its own id, or none")
+    for call in calls:
+        if call.options.on_conflict == "error":
+            raise Invariant(
+                f"{call!r} says on_conflict='error' among {len(calls)} calls",
+                "enqueue it by itself, or look at deduped in the answers",
+            )
+    return await _put(driver, calls) if calls else []
+
+
+async def _put(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
+    rows = [_row(call) for call in calls]
+    answers = await _insert(driver, rows)
+    missing = [position for position, answer in enumerate(answers) if answer.id is None]
+    if missing:
+        again = await _insert(driver, [rows[position] for position in missing])
+        for position, answer in zip(missing, again, strict=True):
+            answers[position] = answer
+        for position in missing:
+            if answers[position].id is None:
+                raise DriverUnavailable(
+                    f"job {calls[position].job.name!r} was refused {_TRIES} times by a key that no live job holds",
+                    "check the live index with `xjobs schema check` and install the schema again",
+                )
+    if points.listeners:
+        for call, answer in zip(calls, answers, strict=True):
+            await points.reach("enqueued", call=call, answer=answer, parent=enqueuing_job.get())
+    return answers
+
+
+async def _insert(driver: Driver, rows: Sequence[tuple[Any, ...]]) -> list[Enqueued]:
+    columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+    return [Enqueued(*answer) for answer in await driver.run(sql.SQL_ENQUEUE, **columns)]
+
+
+def _row(call: Call) -> tuple[Any, ...]:
+    """The values of one job in the order of `_COLUMNS`."""
+    job, options = call.job, call.options
+    job_id = options.id or new_id()
+    return (
+        job_id,
+        options.id is not None,
+        job.name,
+        options.queue or job.queue,
+        call.input_json,
+        job.key_of(call, job_id),
+        options.run_id or new_id(),
+        job.retry.attempts,
+        options.run_at,
+        options.delay,
+        job.tenant_of(call),
+        options.traceparent,
+        options.enqueued_by,
+    )

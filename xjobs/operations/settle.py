@@ -1,0 +1,100 @@
+"""Recording the outcomes of claims, in batches, each outcome fenced on its worker and claim ordinal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from xjobs import sql
+from xjobs.drivers.base import Driver
+from xjobs.limits import ZERO, check_duration
+from xjobs.records import ClaimedJob
+from xjobs.states import nack_state
+
+MAX_STACK = 8_000
+"""How many characters of a stack are kept with `last_error`: its end, which names the place."""
+
+
+class Ack(NamedTuple):
+    """A job that was done; `duration` is how long its body ran."""
+
+    job: ClaimedJob
+    duration: timedelta = ZERO
+
+
+class Nack(NamedTuple):
+    """A job that was not done.
+
+    Attributes:
+        delay: from now until it is due again.
+        error: becomes `last_error`; None keeps the one that is there, with its stack.
+        stack: the error's stack; a new error never keeps an old error's stack.
+        counted: whether the attempt counts; if not, it is given back.
+        park, dead_letter, fail: see `nack_state`; none of them means ready.
+        duration: how long the body ran.
+    """
+
+    job: ClaimedJob
+    delay: timedelta | float = ZERO
+    error: str | None = None
+    stack: str | None = None
+    counted: bool = True
+    park: bool = False
+    dead_letter: bool = False
+    fail: bool = False
+    duration: timedelta = ZERO
+
+
+async def ack(driver: Driver, acks: Sequence[Ack], *, worker_id: str, counted: bool = True) -> set[UUID]:
+    """Settle jobs as done. Answers the ids whose settle landed; a claim that is gone is not touched.
+
+    `counted=False` leaves the counters alone, for a row that was moved elsewhere and not completed.
+    """
+    if not acks:
+        return set()
+    rows = await driver.run(
+        sql.SQL_ACK,
+        ids=[ack.job.id for ack in acks],
+        worker_id=worker_id,
+        claims=[ack.job.claims for ack in acks],
+        durations_ms=[_milliseconds(ack.duration) for ack in acks],
+        counted=counted,
+    )
+    return {row[0] for row in rows}
+
+
+async def nack(driver: Driver, nacks: Sequence[Nack], *, worker_id: str) -> set[UUID]:
+    """Settle jobs as not done. Answers the ids whose settle landed; a claim that is gone is not touched.
+
+    Raises:
+        Invariant: a delay that is not finite.
+    """
+    if not nacks:
+        return set()
+    rows = await driver.run(
+        sql.SQL_NACK,
+        ids=[nack.job.id for nack in nacks],
+        worker_id=worker_id,
+        claims=[nack.job.claims for nack in nacks],
+        states=[nack_state(dead_letter=n.dead_letter, fail=n.fail, park=n.park) for n in nacks],
+        delays=[check_duration(nack.delay, "delay") for nack in nacks],
+        errors=[_storable(nack.error) for nack in nacks],
+        stacks=[_storable(nack.stack, -MAX_STACK) for nack in nacks],
+        counted=[nack.counted for nack in nacks],
+        durations_ms=[_milliseconds(nack.duration) for nack in nacks],
+    )
+    return {row[0] for row in rows}
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return max(0, duration // timedelta(milliseconds=1))
+
+
+def _storable(text: str | None, start: int | None = None) -> str | None:
+    """Text that a column can hold: an exception may carry NUL characters or lone surrogates and is kept all the same."""
+    if text is None:
+        return None
+    clean = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    return clean.replace("\0", "\\x00")[start:]

@@ -1,0 +1,56 @@
+"""The jobs that this process declares, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from xjobs.errors import JobDuplicate
+
+if TYPE_CHECKING:
+    from xjobs.jobs import JobHandle
+
+_jobs: dict[str, JobHandle[Any, Any, Any]] = {}
+
+
+def register(handle: JobHandle[Any, Any, Any]) -> None:
+    """Enter a handle under its name; the same code declared again, as a reload does, takes its own place.
+
+    Raises:
+        JobDuplicate: other code holds the name.
+    """
+    holder = _jobs.get(handle.name)
+    if holder is not None and holder.declared_at != handle.declared_at:
+        raise JobDuplicate(
+            f"the job name {handle.name!r} is declared at {handle.declared_at} and already at {holder.declared_at}",
+            "give one of them another name with @job(name=...)",
+            name=handle.name,
+        )
+    _jobs[handle.name] = handle
+
+
+def find(name: str) -> JobHandle[Any, Any, Any] | None:
+    """The handle of that name, or None."""
+    return _jobs.get(name)
+
+
+def registered_jobs() -> list[JobHandle[Any, Any, Any]]:
+    """Every declared job, sorted by name."""
+    return [_jobs[name] for name in sorted(_jobs)]
+
+
+def queues() -> set[str]:
+    """The queues that declared jobs go to when an enqueue names none."""
+    return {handle.queue for handle in _jobs.values()}
+
+
+@contextmanager
+def scope() -> Iterator[None]:
+    """Forget, at the end of the block, what was declared inside it."""
+    before = dict(_jobs)
+    try:
+        yield
+    finally:
+        _jobs.clear()
+        _jobs.update(before)

@@ -1,0 +1,80 @@
+"""Joining the caller's transaction: which driver writes a job on the connection that an enqueue is given.
+
+On a Postgres queue that is a driver over the very connection. On a memory queue it is a memory transaction that follows
+the connection's: the job becomes visible when that has committed, and vanishes when it has rolled back. Libraries are
+known by the names of their classes, so that none is imported which the caller does not use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
+
+from xjobs.drivers.base import Driver
+from xjobs.errors import ConnectionUnsupported
+
+if TYPE_CHECKING:
+    from xjobs.drivers.memory import MemoryDriver
+
+Colour = Literal["blocking", "async"]
+
+
+class Integration(Protocol):
+    """What a module of `xjobs.integrations` offers for the connections of its library."""
+
+    async def join(self, connection: Any) -> Driver:
+        """A driver that writes inside the transaction of a Postgres connection, opening it if need be."""
+        ...
+
+    async def follow(self, connection: Any, memory: MemoryDriver) -> Driver:
+        """A driver that writes to memory inside a transaction that ends as the connection's does."""
+        ...
+
+
+class _Known(NamedTuple):
+    integration: str
+    is_async: bool = False
+
+
+# A class here serves its subclasses too.
+_KNOWN = {
+    "psycopg.Connection": _Known("xjobs.integrations.psycopg"),
+    "psycopg.AsyncConnection": _Known("xjobs.integrations.psycopg", is_async=True),
+    "sqlalchemy.orm.session.Session": _Known("xjobs.integrations.sqlalchemy"),
+    "sqlalchemy.orm.scoping.scoped_session": _Known("xjobs.integrations.sqlalchemy"),
+    "sqlalchemy.engine.base.Connection": _Known("xjobs.integrations.sqlalchemy"),
+    "sqlalchemy.ext.asyncio.session.AsyncSession": _Known("xjobs.integrations.sqlalchemy", is_async=True),
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": _Known("xjobs.integrations.sqlalchemy", is_async=True),
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": _Known("xjobs.integrations.sqlalchemy", is_async=True),
+}
+
+
+async def join(driver: Driver, connection: Any, colour: Colour) -> Driver:
+    """The driver that writes on `connection`, for a queue whose own driver is `driver`.
+
+    Raises:
+        ConnectionUnsupported: the connection is of an unknown kind, or an async one in a blocking call.
+        TransactionAborted: its transaction has failed.
+    """
+    known = _known(connection)
+    if known.is_async and colour == "blocking":
+        raise ConnectionUnsupported(
+            f"{type(connection).__name__} is an async connection, and enqueue() is a blocking call",
+            "await aenqueue() instead",
+        )
+    integration = cast(Integration, import_module(known.integration))
+    if driver.backend == "memory":
+        return await integration.follow(connection, cast("MemoryDriver", driver))
+    return await integration.join(connection)
+
+
+def _known(connection: Any) -> _Known:
+    for kind in type(connection).__mro__:
+        known = _KNOWN.get(f"{kind.__module__}.{kind.__qualname__}")
+        if known is not None:
+            return known
+    kind = type(connection)
+    raise ConnectionUnsupported(
+        f"connection is a {kind.__module__}.{kind.__qualname__}, which the queue cannot join",
+        "pass a psycopg 3 connection, or a SQLAlchemy 2 session or connection",
+    )
