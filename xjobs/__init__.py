@@ -1,1 +1,84 @@
-"""xjobs: a durable job queue on Postgres, with an in-memory twin."""
+"""xjobs: a durable job queue on Postgres, with an in-memory twin.
+
+Declare a job with `@job`, put a queue in use with `use(Queue.connect(...))`, and enqueue through the job's handle. All
+public names are here; the rest of the package may change.
+"""
+
+from __future__ import annotations
+
+from xjobs.context import AsyncContext, Context
+from xjobs.errors import (
+    ClaimQueuesEmpty,
+    ConnectionUnsupported,
+    DeclarationInvalid,
+    DrainStopped,
+    DriverUnavailable,
+    Error,
+    IdempotencyRequired,
+    IdInvalid,
+    InputInvalid,
+    Invariant,
+    JobDuplicate,
+    JobUnknown,
+    LeaseLost,
+    PageInvalid,
+    RowStateUnknown,
+    SchemaMissing,
+    TenantRequired,
+    TransactionAborted,
+    WouldBlock,
+)
+from xjobs.jobs import NO_KEY, Call, JobHandle, job
+from xjobs.operations.settle import Ack, Nack
+from xjobs.queue import AsyncQueue, Queue, aenqueue_many, enqueue_many, use
+from xjobs.records import ClaimedJob, DrainReport, Enqueued, JobRow, Jump, QueueStats, Run, Waiting
+from xjobs.registry import registered_jobs
+from xjobs.retry import Retry
+
+__distribution__ = "pytest-xjobs"
+"""Tells this package from the unrelated one on the public index that has the same import name."""
+
+__all__ = [
+    "NO_KEY",
+    "Ack",
+    "AsyncContext",
+    "AsyncQueue",
+    "Call",
+    "ClaimQueuesEmpty",
+    "ClaimedJob",
+    "ConnectionUnsupported",
+    "Context",
+    "DeclarationInvalid",
+    "DrainReport",
+    "DrainStopped",
+    "DriverUnavailable",
+    "Enqueued",
+    "Error",
+    "IdInvalid",
+    "IdempotencyRequired",
+    "InputInvalid",
+    "Invariant",
+    "JobDuplicate",
+    "JobHandle",
+    "JobRow",
+    "JobUnknown",
+    "Jump",
+    "LeaseLost",
+    "Nack",
+    "PageInvalid",
+    "Queue",
+    "QueueStats",
+    "Retry",
+    "RowStateUnknown",
+    "Run",
+    "SchemaMissing",
+    "TenantRequired",
+    "TransactionAborted",
+    "Waiting",
+    "WouldBlock",
+    "aenqueue_many",
+    "enqueue_many",
+    "job",
+    "registered_jobs",
+    "use",
+]

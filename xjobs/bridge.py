@@ -45,7 +45,9 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
         except StopIteration as end:
             result: R = end.value
             return result
-    raise RuntimeError(f"{coroutine!r} waits on {waited_on!r}, which needs an event loop: use the async form of this call")
+    raise RuntimeError(
+        f"{coroutine!r} waits on {waited_on!r}, which needs an event loop: use the async form of this call"
+    )
 
 
 def blocking(operation: Operation[P, R]) -> Callable[Concatenate[HasDriver, P], R]:

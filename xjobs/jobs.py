@@ -6,15 +6,16 @@ import inspect
 import string
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Final, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, final, overload
 from uuid import UUID
 
 from xjobs import registry
+from xjobs.bridge import run_sync
 from xjobs.codec import Codec
 from xjobs.context import AsyncContext, Context
-from xjobs.errors import DeclarationInvalid, Error, IdempotencyRequired, Invariant, TenantRequired
+from xjobs.errors import DeclarationInvalid, IdempotencyRequired, Invariant, TenantRequired
 from xjobs.ids import check_id
 from xjobs.limits import check_duration, check_instant, check_text
 from xjobs.records import Enqueued
@@ -123,15 +124,15 @@ class JobHandle(Generic[F, P, R_co]):
             DriverUnavailable: no queue is in use, or its database does not answer.
             TransactionAborted, ConnectionUnsupported: the connection given by `using(connection=...)` cannot take it.
         """
-        from xjobs.queue import enqueue_blocking
+        from xjobs.queue import enqueue_in_use
 
-        return enqueue_blocking(self._call(args, kwargs))
+        return run_sync(enqueue_in_use(self._call(args, kwargs), "blocking"))
 
     def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Enqueued]:
         """Queue one job from async code; otherwise as `enqueue`. The input is checked before the first await."""
-        from xjobs.queue import enqueue_awaiting
+        from xjobs.queue import enqueue_in_use
 
-        return enqueue_awaiting(self._call(args, kwargs))
+        return enqueue_in_use(self._call(args, kwargs), "async")
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """The call, checked and bound, not queued.
@@ -378,11 +379,3 @@ def job(
         return handle
 
     return declare
-
-
-def with_connection(call: Call, connection: Any) -> Call:
-    """The call, to be written on `connection`."""
-    return call._replace(options=replace(call.options, connection=connection))
-
-
-__all__ = ["NO_KEY", "Call", "EnqueueOptions", "Error", "JobHandle", "OnConflict", "job", "with_connection"]

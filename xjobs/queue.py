@@ -1,35 +1,33 @@
-"""Queue and AsyncQueue: two tables of operations over one source of drivers, and which of them handles enqueue through.
+"""Queue and AsyncQueue: two tables of operations over one source of drivers.
 
-A queue binds a backend. `Queue` is for blocking code, `AsyncQueue` for code on an event loop; what they do is written
-once, in `xjobs.operations`. A source hands out the driver for each colour: memory has one for both, a Postgres source
-has one or both.
+`Queue` is for blocking code, `AsyncQueue` for code on an event loop. What they do is written once, in
+`xjobs.operations`. A source hands out the driver for each colour of call: memory has one for both, the Postgres sources
+have one.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime, timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
-from uuid import UUID
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-from xjobs.bridge import blocking, run_sync
+from xjobs import in_use, operations as ops
+from xjobs.bridge import awaiting, blocking, run_sync
 from xjobs.drivers.base import Driver
-from xjobs.errors import DriverUnavailable, Invariant
-from xjobs.jobs import Call, JobHandle
+from xjobs.errors import Invariant
+from xjobs.jobs import Call
 from xjobs.limits import check_count
-from xjobs.operations import claim as claims, enqueue as enqueues, inspect, settle, stats as counting
-from xjobs.records import ClaimedJob, Enqueued, JobRow, QueueStats
+from xjobs.records import Enqueued
 from xjobs.sql import SQL_JOBS_TABLE
-from xjobs.transactions import join
+from xjobs.transactions import Colour, join
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-Colour = Literal["blocking", "async"]
+POOL_SIZE = 10
+"""The most connections that a queue made by `connect` opens."""
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where a queue's drivers come from."""
 
@@ -38,8 +36,8 @@ class Source(Protocol):
         ...
 
 
-class DriverSource:
-    """Drivers that exist already; one that serves both colours is given twice."""
+class Drivers:
+    """A source of drivers that exist already; one that serves both colours is given twice."""
 
     def __init__(self, *, blocking: Driver | None = None, awaiting: Driver | None = None) -> None:
         self._drivers: dict[Colour, Driver | None] = {"blocking": blocking, "async": awaiting}
@@ -49,23 +47,32 @@ class DriverSource:
         return self._drivers[colour]
 
 
-class _Base:
-    """What both colours of queue share: the source, being in use, and the refusal to leave a test's queue."""
+class _Queue:
+    """What both colours share: a source, and the way to the test's queue while one is in use."""
 
     _colour: Colour
 
-    def __init__(self, source: Source | Driver, *, pinned: bool = True) -> None:
+    def __init__(self, source: Source | Driver, *, from_app: bool = False) -> None:
         """Bind a source or a driver.
 
-        `pinned=False` is for queues that application code connects: while a test's queue is in use, they lead there.
+        Args:
+            source: where the drivers come from.
+            from_app: the queue leads to the test's queue while one is in use, as all queues do that `connect` and
+                `over` make, so that no test reaches another database by accident.
         """
-        self._source = source if hasattr(source, "driver") else _source_of(source, self._colour)
-        self._pinned = pinned
+        self._own = source if isinstance(source, Source) else self._source_of(source)
+        self._from_app = from_app
+
+    @classmethod
+    def _source_of(cls, driver: Driver) -> Source:
+        if driver.backend == "memory":
+            return Drivers(blocking=driver, awaiting=driver)
+        return Drivers(blocking=driver) if cls._colour == "blocking" else Drivers(awaiting=driver)
 
     @property
     def source(self) -> Source:
-        """Where the drivers come from: the test's queue, while one is in use and this queue was connected by the app."""
-        return self._source if self._pinned or _in_use.test is None else _in_use.test
+        """Where the drivers come from at this moment."""
+        return in_use.test_source if self._from_app and in_use.test_source is not None else self._own
 
     @property
     def driver(self) -> Driver:
@@ -76,7 +83,7 @@ class _Base:
         """
         driver = self.source.driver(self._colour)
         if driver is None:
-            raise _wrong_colour(self._colour)
+            raise in_use.wrong_colour(self._colour)
         return driver
 
     @property
@@ -84,53 +91,198 @@ class _Base:
         """`memory` or `postgres`."""
         return self.driver.backend
 
-    async def _enqueue(self, call: Call) -> Enqueued:
-        return await enqueues.enqueue(await _driver_for(self.source, self._colour, call.options.connection), call)
-
-    async def _enqueue_many(self, calls: Sequence[Call], *, connection: Any = None) -> list[Enqueued]:
-        calls = list(calls)
-        for call in calls:
-            if not isinstance(call, Call):
-                raise Invariant(f"{call!r} is not a call", "pass what handle.call(...) answers")
-            if call.options.connection is not None and call.options.connection is not connection:
-                raise Invariant(f"{call!r} names a connection of its own", "give connection= to enqueue_many instead")
-        return await enqueues.enqueue_many(await _driver_for(self.source, self._colour, connection), calls)
-
-    async def _install_schema(self) -> None:
-        await self.driver.run_script(SQL_JOBS_TABLE)
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.backend}>"
 
     async def _close(self) -> None:
-        if self._pinned or _in_use.test is None:
+        if self.source is self._own:
             await self.driver.aclose()
 
-    async def _job(self, id: UUID | str) -> JobRow | None:  # noqa: A002 - the column's name
-        return await inspect.job(self.driver, id)
 
-    async def _jobs(
-        self,
-        job: JobHandle[Any, Any, Any] | str | None = None,
-        *,
-        queue: str | None = None,
-        state: str | None = None,
-        limit: int = 100,
-    ) -> list[JobRow]:
-        return await inspect.jobs(self.driver, job, queue=queue, state=state, limit=limit)
+class Queue(_Queue):
+    """A queue for blocking code: Flask, Django, scripts, threads. Threads may share one."""
 
-    async def _stats(self) -> list[QueueStats]:
-        return await counting.stats(self.driver)
+    _colour = "blocking"
 
-    async def _claim(
-        self, *, queues: Sequence[str], worker_id: str, limit: int = 1, lease: timedelta | float = claims.LEASE
-    ) -> claims.Claimed:
-        return await claims.claim(self.driver, queues=queues, worker_id=worker_id, limit=limit, lease=lease)
+    @classmethod
+    def connect(cls, url: str, *, pool_size: int = POOL_SIZE) -> Self:
+        """A queue by its address: `memory://`, or a Postgres connection string or URL.
 
-    async def _heartbeat(
-        self, jobs: Sequence[ClaimedJob], *, worker_id: str, lease: timedelta | float = claims.LEASE
-    ) -> set[UUID]:
-        return await claims.heartbeat(self.driver, jobs, worker_id=worker_id, lease=lease)
+        Nothing is connected before the first call. On Postgres, up to `pool_size` connections are opened as needed.
 
-    async def _ack(self, acks: Sequence[settle.Ack], *, worker_id: str, counted: bool = True) -> set[UUID]:
-        return await settle.ack(self.driver, acks, worker_id=worker_id, counted=counted)
+        Raises:
+            Invariant: the address or the size cannot be.
+        """
+        check_count(pool_size, "pool_size", low=1)
+        if _is_memory(url):
+            return cls(_memory_driver(), from_app=True)
+        from xjobs.drivers.postgres import PoolDriver, make_pool
+        from xjobs.drivers.session import complete
 
-    async def _nack(self, nacks: Sequence[settle.Nack], *, worker_id: str) -> set[UUID]:
-        return await settle.nack(self.driver, nacks, worker_id=worker_id)
+        complete(url)
+        return cls(PoolDriver(lambda: make_pool(url, pool_size), conninfo=url, owned=True), from_app=True)
+
+    @classmethod
+    def over(cls, pool: ConnectionPool[Any]) -> Self:
+        """A queue on a psycopg pool that the app has already; closing the queue leaves the pool open."""
+        from xjobs.drivers.postgres import PoolDriver
+        from xjobs.drivers.session import address_of
+
+        return cls(PoolDriver(pool, conninfo=address_of(pool), owned=False), from_app=True)
+
+    def enqueue(self, call: Call, *, connection: Any = None) -> Enqueued:
+        """Queue one call of a job (`handle.call(...)`) here, whichever queue is in use; see `JobHandle.enqueue`."""
+        return run_sync(_enqueue(self, call, connection))
+
+    def enqueue_many(self, calls: Iterable[Call], *, connection: Any = None) -> list[Enqueued]:
+        """Queue many calls in one round trip, all or none; the answers are in the order of the calls.
+
+        Two calls with one key become one job, of which the second answer says `deduped`.
+
+        Raises:
+            Invariant: something is not a call, or says `on_conflict="error"`.
+        """
+        return run_sync(_enqueue_many(self, calls, connection))
+
+    def install_schema(self) -> None:
+        """Create what is missing of the queue's tables and indexes, in one transaction; repeatable.
+
+        A memory queue has nothing to install.
+        """
+        run_sync(self.driver.run_script(SQL_JOBS_TABLE))
+
+    def close(self) -> None:
+        """Close the connections that the queue has opened. A later call opens new ones."""
+        run_sync(self._close())
+
+    job = blocking(ops.inspect.job)
+    jobs = blocking(ops.inspect.jobs)
+    stats = blocking(ops.stats.stats)
+    claim = blocking(ops.claim.claim)
+    heartbeat = blocking(ops.claim.heartbeat)
+    ack = blocking(ops.settle.ack)
+    nack = blocking(ops.settle.nack)
+
+
+class AsyncQueue(_Queue):
+    """A queue for code on an event loop. Each method is the coroutine of the one in `Queue`."""
+
+    _colour = "async"
+
+    @classmethod
+    def connect(cls, url: str, *, pool_size: int = POOL_SIZE) -> Self:
+        """A queue by its address; see `Queue.connect`."""
+        check_count(pool_size, "pool_size", low=1)
+        if _is_memory(url):
+            return cls(_memory_driver(), from_app=True)
+        from xjobs.drivers.async_postgres import AsyncPoolDriver, make_pool
+        from xjobs.drivers.session import complete
+
+        complete(url)
+        return cls(AsyncPoolDriver(lambda: make_pool(url, pool_size), conninfo=url, owned=True), from_app=True)
+
+    @classmethod
+    def over(cls, pool: AsyncConnectionPool[Any]) -> Self:
+        """A queue on a psycopg pool that the app has already; closing the queue leaves the pool open."""
+        from xjobs.drivers.async_postgres import AsyncPoolDriver
+        from xjobs.drivers.session import address_of
+
+        return cls(AsyncPoolDriver(pool, conninfo=address_of(pool), owned=False), from_app=True)
+
+    def enqueue(self, call: Call, *, connection: Any = None) -> Coroutine[Any, Any, Enqueued]:
+        """Queue one call; see `Queue.enqueue`."""
+        return _enqueue(self, call, connection)
+
+    def enqueue_many(self, calls: Iterable[Call], *, connection: Any = None) -> Coroutine[Any, Any, list[Enqueued]]:
+        """Queue many calls; see `Queue.enqueue_many`."""
+        return _enqueue_many(self, calls, connection)
+
+    def install_schema(self) -> Coroutine[Any, Any, None]:
+        """Install the schema; see `Queue.install_schema`."""
+        return self.driver.run_script(SQL_JOBS_TABLE)
+
+    def close(self) -> Coroutine[Any, Any, None]:
+        """Close the connections; see `Queue.close`."""
+        return self._close()
+
+    job = awaiting(ops.inspect.job)
+    jobs = awaiting(ops.inspect.jobs)
+    stats = awaiting(ops.stats.stats)
+    claim = awaiting(ops.claim.claim)
+    heartbeat = awaiting(ops.claim.heartbeat)
+    ack = awaiting(ops.settle.ack)
+    nack = awaiting(ops.settle.nack)
+
+
+def use(queue: Queue | AsyncQueue) -> in_use.Using:
+    """Make `queue` the one that handles enqueue through, in the whole process.
+
+    Uses nest: `with xjobs.use(queue): ...`, or `.stop()` on what is answered, brings back what was in use before. While
+    a test's queue is in use this has no effect on handles before the test has ended.
+    """
+    if not isinstance(queue, Queue | AsyncQueue):
+        raise Invariant(f"use() was given {queue!r}", "give an xjobs.Queue or an xjobs.AsyncQueue")
+    return in_use.push(queue.source)
+
+
+def enqueue_many(calls: Iterable[Call], *, connection: Any = None) -> list[Enqueued]:
+    """Queue many calls on the queue in use; see `Queue.enqueue_many`."""
+    return Queue(in_use.source_for("blocking")[0]).enqueue_many(calls, connection=connection)
+
+
+def aenqueue_many(calls: Iterable[Call], *, connection: Any = None) -> Coroutine[Any, Any, list[Enqueued]]:
+    """Queue many calls on the queue in use, from async code; see `Queue.enqueue_many`."""
+    return AsyncQueue(in_use.source_for("async")[0]).enqueue_many(calls, connection=connection)
+
+
+def enqueue_in_use(call: Call, colour: Colour) -> Coroutine[Any, Any, Enqueued]:
+    """Queue a call on the queue in use, for the handles."""
+    return _enqueue_on(in_use.source_for(colour)[1], call, call.options.connection, colour)
+
+
+async def _enqueue(queue: Queue | AsyncQueue, call: Call, connection: Any) -> Enqueued:
+    _check_call(call)
+    return await _enqueue_on(queue.driver, call, connection or call.options.connection, queue._colour)  # noqa: SLF001
+
+
+async def _enqueue_on(driver: Driver, call: Call, connection: Any, colour: Colour) -> Enqueued:
+    if connection is not None:
+        driver = await join(driver, connection, colour)
+    return await ops.enqueue.enqueue(driver, call)
+
+
+async def _enqueue_many(queue: Queue | AsyncQueue, calls: Iterable[Call], connection: Any) -> list[Enqueued]:
+    given = list(calls)
+    for call in given:
+        _check_call(call)
+        if call.options.connection is not None and call.options.connection is not connection:
+            raise Invariant(f"{call!r} names a connection of its own", "give connection= to enqueue_many instead")
+    driver = queue.driver
+    if connection is not None:
+        driver = await join(driver, connection, queue._colour)  # noqa: SLF001 - the same module
+    return await ops.enqueue.enqueue_many(driver, given)
+
+
+def _check_call(call: object) -> None:
+    if not isinstance(call, Call):
+        raise Invariant(f"{call!r} is not a call of a job", "pass what handle.call(...) answers")
+
+
+def _is_memory(url: object) -> bool:
+    if not isinstance(url, str) or not url:
+        raise Invariant(f"the address of the queue is {url!r}", "give memory://, or a Postgres connection string")
+    if url.startswith("memory:") and url != "memory://":
+        raise Invariant(f"the address of the queue is {url!r}", "write memory:// and nothing behind it")
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme not in ("memory", "postgresql", "postgres") and "=" not in scheme:
+        raise Invariant(f"the address of the queue begins with {scheme!r}", "give memory:// or postgresql://...")
+    return url == "memory://"
+
+
+def _memory_driver() -> Driver:
+    from xjobs.drivers.memory import MemoryDriver
+
+    return MemoryDriver()
+
+
+__all__ = ["AsyncQueue", "Queue", "aenqueue_many", "enqueue_many", "use"]

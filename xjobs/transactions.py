@@ -62,7 +62,7 @@ async def join(driver: Driver, connection: Any, colour: Colour) -> Driver:
             f"{type(connection).__name__} is an async connection, and enqueue() is a blocking call",
             "await aenqueue() instead",
         )
-    integration = cast(Integration, import_module(known.integration))
+    integration = cast("Integration", import_module(known.integration))
     if driver.backend == "memory":
         return await integration.follow(connection, cast("MemoryDriver", driver))
     return await integration.join(connection)

@@ -48,7 +48,7 @@ class _Interval(Dumper):
     format = pq.Format.BINARY
     oid = postgres.types["interval"].oid
 
-    def dump(self, obj: timedelta) -> Buffer | None:  # noqa: D102 - psycopg describes it
+    def dump(self, obj: timedelta) -> Buffer | None:
         return _INTERVAL.pack(obj // timedelta(microseconds=1), 0, 0)
 
 
@@ -102,6 +102,11 @@ def complete(conninfo: str) -> str:
     return make_conninfo(**{**defaults, **{k: v for k, v in given.items() if v is not None}})
 
 
+def address_of(pool: Any) -> str:
+    """Where a caller's pool leads, for messages; a pool may compute that anew for each connection."""
+    return pool.conninfo if isinstance(pool.conninfo, str) else ""
+
+
 def describe(conninfo: str) -> str:
     """Where a connection string leads, without its password."""
     given = conninfo_to_dict(conninfo)
@@ -112,7 +117,8 @@ def describe(conninfo: str) -> str:
 def unreachable(error: psycopg.Error, conninfo: str, began: float) -> DriverUnavailable:
     """The error for a connection attempt that failed."""
     return DriverUnavailable(
-        f"no Postgres answered at {describe(conninfo)} within {time.perf_counter() - began:.1f} s ({_first_line(error)})",
+        f"no Postgres answered at {describe(conninfo)}, tried for {time.perf_counter() - began:.1f} s:"
+        f" {_first_line(error)}",
         "check the address and that the server runs and accepts this user",
     )
 

@@ -15,7 +15,9 @@ from xjobs.errors import ConnectionUnsupported
 
 async def join(connection: Any) -> Driver:
     """A driver over the connection itself."""
-    return AsyncConnectionDriver(connection) if isinstance(connection, AsyncConnection) else ConnectionDriver(connection)
+    return (
+        AsyncConnectionDriver(connection) if isinstance(connection, AsyncConnection) else ConnectionDriver(connection)
+    )
 
 
 async def follow(connection: Any, memory: MemoryDriver) -> Driver:  # noqa: ARG001 - the integration's signature

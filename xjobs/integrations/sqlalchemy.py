@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -71,7 +72,7 @@ class _Follower:
         self._marks: dict[str, int] = {}
         self._committing = False
         self._memory = memory
-        self._listeners = {
+        self._listeners: dict[str, Callable[..., Any]] = {
             "commit": self._commit,
             "rollback": self._rollback,
             "savepoint": self._savepoint,

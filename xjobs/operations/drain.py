@@ -179,10 +179,7 @@ class _Drain:
         return True
 
     def _report(self, left: list[Waiting]) -> DrainReport:
-        if not left:
-            reason = "idle"
-        else:
-            reason = "paused" if all(job.paused for job in left) else "not due"
+        reason = "idle" if not left else "paused" if all(job.paused for job in left) else "not due"
         return DrainReport(tuple(self.runs), tuple(self.jumps), tuple(left), tuple(self.buried), reason)
 
     def _stopped(self, why: str, left: list[Waiting]) -> DrainStopped:

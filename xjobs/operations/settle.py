@@ -93,7 +93,7 @@ def _milliseconds(duration: timedelta) -> int:
 
 
 def _storable(text: str | None, start: int | None = None) -> str | None:
-    """Text that a column can hold: an exception may carry NUL characters or lone surrogates and is kept all the same."""
+    """Text that a column can hold: exceptions may carry NUL characters or lone surrogates."""
     if text is None:
         return None
     clean = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
