@@ -310,12 +310,15 @@ class _Moved(Protocol):
 
     def is_of(self, innermost: Any) -> bool:
         """Whether this is the freeze that the library has on top."""
+        ...
 
     def move_to(self, instant: datetime) -> None:
         """Make it stand at `instant`."""
+        ...
 
     def undo(self) -> None:
         """Put it back, except for what the test moved since."""
+        ...
 
 
 def _movable(innermost: Any) -> _Moved:

@@ -1,1 +1,99 @@
-"""Hooks of the plugin."""
+"""The plugin's hooks.
+
+Loaded in every pytest run of the environment, so it imports pytest and the standard library only; what a run really
+uses is imported by the fixtures.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_xjobs.fixtures import (
+    xjobs_backend as xjobs_backend,
+    xjobs_clock as xjobs_clock,
+    xjobs_dsn as xjobs_dsn,
+    xjobs_environment as xjobs_environment,
+    xjobs_queue as xjobs_queue,
+)
+from pytest_xjobs.options import BACKENDS, Options, add_options, read_options
+
+if TYPE_CHECKING:
+    from pytest_xjobs.runtime import Runtime
+
+OPTIONS = pytest.StashKey[Options]()
+RUNTIME: pytest.StashKey[Runtime] = pytest.StashKey()
+
+_MARKER = (
+    "xjobs(backend=None, isolation=None): which backend (memory, pg, or both as 'memory,pg') a test is for, and whether"
+    " it gets a database of its own (isolation='database')."
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare options and ini keys."""
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare `xjobs_database_setup`."""
+    from pytest_xjobs import hooks
+
+    pluginmanager.add_hookspecs(hooks)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options and declare the marker."""
+    config.stash[OPTIONS] = read_options(config)
+    config.addinivalue_line("markers", _MARKER)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what the run uses, when anything was set."""
+    options = config.stash[OPTIONS]
+    chosen = options.backends
+    if chosen.source == "default" and config.get_verbosity() < 1:
+        return None
+    return f"xjobs: backend={','.join(chosen.value)} ({chosen.source}), seed={options.seed.value}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that uses the queue once per backend; with one backend its id stays as it is."""
+    if "xjobs_backend" not in metafunc.fixturenames:
+        return
+    wanted = _wanted_backends(metafunc.definition)
+    backends = [name for name in metafunc.config.stash[OPTIONS].backends.value if wanted is None or name in wanted]
+    if len(backends) > 1:
+        metafunc.parametrize("xjobs_backend", backends, indirect=True)
+
+
+def _wanted_backends(node: pytest.Item | Any) -> tuple[str, ...] | None:
+    marker = node.get_closest_marker("xjobs")
+    backend = marker.kwargs.get("backend") if marker is not None else None
+    if backend is None:
+        return None
+    names = tuple(part.strip() for part in backend.split(",")) if isinstance(backend, str) else ()
+    if not names or any(name not in BACKENDS for name in names):
+        raise pytest.UsageError(
+            f"{node.nodeid}: the xjobs marker says backend={backend!r}: name one or both of {', '.join(BACKENDS)}"
+        )
+    return names
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """With xdist: start the one server in the controller and tell the worker where it is."""
+    options = node.config.stash[OPTIONS]
+    node.workerinput["xjobs_seed"] = options.seed.value
+    if "pg" in options.backends.value:
+        from pytest_xjobs.runtime import runtime
+
+        node.workerinput["xjobs_server"] = runtime(node.config).handover()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Drop the run's databases and stop its server."""
+    started = config.stash.get(RUNTIME, None)
+    if started is not None:
+        started.close()

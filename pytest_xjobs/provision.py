@@ -38,6 +38,8 @@ __all__ = [
     "ServerError",
     "ServerFailed",
     "ServerUnreachable",
+    "find_binaries",
+    "reap",
 ]
 
 INSTALLED = (
@@ -675,7 +677,8 @@ class Cluster:
         while process.poll() is None and _CLOCK[0]() < deadline:
             if socket.exists():
                 try:
-                    psycopg.connect(self.dsn(self.maintenance_dbname), connect_timeout=5).close()
+                    # Without the caller's PGOPTIONS, which may hold what this server refuses.
+                    psycopg.connect(self.dsn(self.maintenance_dbname), connect_timeout=5, options="").close()
                 except psycopg.OperationalError as error:
                     said = str(error).strip()
                 else:
@@ -818,14 +821,13 @@ class Existing:
             given = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
         except psycopg.ProgrammingError:
             # libpq quotes the part that it stumbles over, which may be the password.
-            raise ServerUnreachable(
-                f"the connection string of {source} cannot be read",
-                "give postgresql://USER:PASSWORD@HOST:PORT/DBNAME, special characters percent-encoded, or keywords",
-            ) from None
+            raise _unreadable(source) from None
         started = _CLOCK[0]()
         try:
             connection = psycopg.connect(dsn, **_timeout(given), autocommit=True)
         except psycopg.OperationalError as error:
+            if _may_split_password(dsn):
+                raise _unreadable(source) from None
             raise _unreachable(given, source, _CLOCK[0]() - started, str(error)) from None
         with connection:
             info = connection.info
@@ -859,19 +861,30 @@ def _timeout(given: Mapping[str, str]) -> dict[str, Any]:
     return {"connect_timeout": _CONNECT_TIMEOUT}
 
 
+def _unreadable(source: str) -> ServerUnreachable:
+    return ServerUnreachable(
+        f"the connection string of {source} cannot be read",
+        "give postgresql://USER:PASSWORD@HOST:PORT/DBNAME, special characters percent-encoded, or keywords",
+    )
+
+
+def _may_split_password(dsn: str) -> bool:
+    """Whether a password's own `@` or `/`, not encoded, may have put a part of it where host, port or database are."""
+    scheme, _, rest = dsn.partition("?")[0].partition("://")
+    authority, _, path = rest.partition("/")
+    return scheme in ("postgresql", "postgres") and (authority.count("@") > 1 or "@" in path)
+
+
 def _unreachable(given: Mapping[str, str], source: str, elapsed: float, said: str) -> ServerUnreachable:
     from psycopg.pq import Conninfo
 
     values = {
         option.keyword.decode(): option.val.decode() for option in Conninfo.get_defaults() if option.val is not None
     } | dict(given)
-    secrets = [values.get("password", "")]
-    # An unencoded @ in a password moves the rest of it into the host.
-    secrets += [host.rpartition("@")[0] for host in values.get("host", "").split(",")]
     tried = " ".join(f"{name}={values.get(name) or '(default)'}" for name in ("host", "port", "dbname", "user"))
+    if password := values.get("password"):
+        said = said.replace(password, "***")
     fact = f"no PostgreSQL connection by {source}: tried {tried} for {elapsed:.1f} s; the answer was: {said.strip()}"
-    for secret in filter(None, secrets):
-        fact = fact.replace(secret, "***")
     return ServerUnreachable(fact, "start that server, or correct the connection string")
 
 

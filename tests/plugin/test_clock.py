@@ -581,6 +581,13 @@ def test_freezes_of_the_test_stop_monotonic_clocks_as_ever(clock: Clock) -> None
         assert time.monotonic() == A.timestamp()
 
 
+def test_pytest_times_the_test_in_real_time(clock: Clock) -> None:
+    clock.freeze(FAR)
+    from _pytest import timing
+
+    assert near(timing.Instant().as_utc(), real_now())
+
+
 def look() -> tuple[datetime, float, date]:
     return datetime.now(UTC), time.time(), date.today()
 
@@ -670,7 +677,8 @@ def test_heavy_packages_are_not_imported() -> None:
     code = (
         "import sys, xjobs; before = set(sys.modules)\n"
         "from pytest_xjobs.clock import Clock; c = Clock(); c.sync(); c.now; c.close()\n"
-        "print([m for m in ('freezegun', 'time_machine', 'psycopg', 'asyncio', 'pytest') if m in {*sys.modules} - before])"
+        "heavy = {'freezegun', 'time_machine', 'psycopg', 'asyncio', 'pytest'}\n"
+        "print(sorted(heavy & set(sys.modules) - before))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert out.stdout.strip() == "[]"

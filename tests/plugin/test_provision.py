@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import pickle
 import re
@@ -64,6 +65,29 @@ def runs(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"  # ended, and only not yet collected by its parent
+
+
+def as_stranger(code: str, path: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code as a uid without a passwd entry."""
+
+    def run(python: str, code: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [python, "-c", code],
+            user=12345,
+            group=12345,
+            extra_groups=[],
+            env={"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "PATH": path},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    for python in (sys.executable, "/usr/bin/python3"):  # our own may lie in root's home
+        with contextlib.suppress(OSError):
+            if run(python, "import psycopg, pytest_xjobs.provision").returncode == 0:
+                return run(python, code)
+    pytest.skip("no Python that another user can run")
 
 
 def make_programs(directory: Path) -> Path:
@@ -248,27 +272,9 @@ class TestCluster:
     def test_a_user_without_passwd_entry(self) -> None:
         code = "import psycopg; from pytest_xjobs.provision import *\nwith Cluster.start(find_binaries()) as c:"
         code += "\n print(psycopg.connect(c.dsn('postgres')).execute('select 40 + 2').fetchone()[0])"
-        # Our own Python may lie in root's home.
-        for python in (sys.executable, "/usr/bin/python3"):
-            path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-            asked = [python, "-c", "import psycopg, pytest_xjobs.provision"]
-            ids = {"user": 12345, "group": 12345, "extra_groups": []}
-            environ = {"PYTHONPATH": path, "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
-            try:
-                if subprocess.run(asked, **ids, env=environ, cwd="/", capture_output=True, check=False).returncode == 0:
-                    break
-            except OSError:
-                continue
-        else:
-            pytest.skip("no Python that another user can run")
-        done = subprocess.run(
-            [python, "-c", code], **ids, env=environ, cwd="/", capture_output=True, text=True, check=False
-        )
+        done = as_stranger(code, os.environ["PATH"])
         assert done.stdout == "42\n", done.stderr
-        alone = environ | {"PATH": "/nonexistent"}  # without unshare
-        done = subprocess.run(
-            [python, "-c", code], **ids, env=alone, cwd="/", capture_output=True, text=True, check=False
-        )
+        done = as_stranger(code, "/nonexistent")  # without unshare
         assert "cannot be run by uid 12345" in done.stderr
         assert "has no passwd entry" in done.stderr
 
@@ -378,12 +384,18 @@ class TestExisting:
             Existing.from_dsn(cluster.dsn("nowhere"))
 
     @pytest.mark.parametrize(
-        "dsn", ["postgresql://ada:se@same:x@localhost/app", "postgresql://ada:se@same@/app", "password=se@same words"]
+        "dsn",
+        [
+            "postgresql://ada:se@same:x@localhost/app",
+            "postgresql://ada:se@same@/app",
+            "postgresql://ada:se/same@localhost/app",
+            "password=se@same words",
+        ],
     )
     def test_the_password_stays_hidden_when_it_is_not_encoded(self, dsn: str) -> None:
         with pytest.raises(ServerUnreachable) as caught:
             Existing.from_dsn(dsn)
-        assert "same" not in str(caught.value).replace("stays the same", "")
+        assert "same" not in str(caught.value)
 
     def test_repr_has_no_password(self, cluster: Cluster) -> None:
         server = Existing.from_dsn(cluster.dsn("postgres") + "&password=sesame")

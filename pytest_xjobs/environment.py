@@ -1,0 +1,117 @@
+"""The surroundings of one test: its backend, its clock, and the drivers of its queue."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_xjobs.clock import Clock
+from pytest_xjobs.plugin import OPTIONS
+from xjobs import registry
+from xjobs.queue import Drivers
+
+if TYPE_CHECKING:
+    from pytest_xjobs.runtime import Place
+
+
+class XjobsWarning(pytest.PytestWarning):
+    """Something that the plugin noticed about a test and has put right."""
+
+
+@dataclass
+class Environment:
+    """What the fixtures of one test share.
+
+    Attributes:
+        backend: `memory` or `pg`.
+        clock: the test's clock.
+        source: the drivers.
+        dsn: of the test's database, or None in memory.
+        random: for retry jitter, seeded from the run's seed and the test's name.
+        drain_budget: how many attempts a drain of this test runs at most.
+    """
+
+    backend: str
+    clock: Clock
+    source: Drivers
+    dsn: str | None
+    random: Random
+    drain_budget: int
+
+
+@contextmanager
+def environment(request: pytest.FixtureRequest, backend: str) -> Iterator[Environment]:
+    """Set up one test's surroundings and put everything back after it."""
+    options = request.config.stash[OPTIONS]
+    # Without the parameters, so that a test sees the same randomness on every backend.
+    name = f"{options.seed.value}:{request.path.name}:{getattr(request.node, 'originalname', request.node.name)}"
+    clock = Clock()
+    opened = _memory(clock) if backend == "memory" else _postgres(request, clock)
+    with registry.scope(), opened as (source, dsn):
+        try:
+            yield Environment(
+                backend, clock, source, dsn, Random(name), options.drain_budget.value  # noqa: S311 - jitter
+            )
+        finally:
+            clock.close()
+
+
+@contextmanager
+def _memory(clock: Clock) -> Iterator[tuple[Drivers, None]]:
+    from xjobs.drivers.memory import MemoryDriver
+
+    driver = MemoryDriver(clock=lambda: clock.now)
+    yield Drivers(blocking=driver, awaiting=driver), None
+
+
+@contextmanager
+def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[tuple[Drivers, str]]:
+    from pytest_xjobs.clock import set_time
+    from pytest_xjobs.runtime import runtime
+
+    run = runtime(request.config)
+    own = _isolation(request) == "database"
+    place = run.own() if own else run.shared()
+    try:
+        place.database.reset(place.control)
+        unsubscribe = clock.subscribe(lambda state: set_time(place.control, state))
+        place.blocking.before = place.awaiting.before = clock.sync
+        yield Drivers(blocking=place.blocking, awaiting=place.awaiting), place.database.dsn
+        clock.close()
+        unsubscribe()
+        _end_leaked_transactions(place)
+    finally:
+        place.blocking.before = place.awaiting.before = None
+        place.awaiting.abandon()
+        if own:
+            run.drop(place)
+
+
+def _isolation(request: pytest.FixtureRequest) -> str:
+    marker = request.node.get_closest_marker("xjobs")
+    asked = marker.kwargs.get("isolation") if marker is not None else None
+    if asked not in (None, "delete", "database"):
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: the xjobs marker says isolation={asked!r}: name delete or database"
+        )
+    return asked or request.config.stash[OPTIONS].isolation.value
+
+
+def _end_leaked_transactions(place: Place) -> None:
+    """End transactions that the test left open: what they hold would land in the next test."""
+    from pytest_xjobs.databases import leaked_transactions, terminate
+
+    leaks = leaked_transactions(place.control)
+    if leaks:
+        terminate(place.control, leaks)
+        listed = "".join(f"\n  {leak}" for leak in leaks)
+        warnings.warn(
+            XjobsWarning(f"the test left transactions open, which have been ended; commit or roll back:{listed}"),
+            stacklevel=2,
+        )

@@ -1,0 +1,67 @@
+"""The plugin's fixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_xjobs.clock import Clock
+    from pytest_xjobs.environment import Environment
+    from pytest_xjobs.queue import XjobsQueue
+
+
+@pytest.fixture
+def xjobs_backend(request: pytest.FixtureRequest) -> str:
+    """The backend that this test runs on: `memory` or `pg`."""
+    from pytest_xjobs.plugin import OPTIONS, _wanted_backends
+
+    given = getattr(request, "param", None)
+    if given is not None:
+        return str(given)
+    of_run, wanted = request.config.stash[OPTIONS].backends.value, _wanted_backends(request.node)
+    if wanted is None:
+        return of_run[0]
+    usable = [name for name in of_run if name in wanted]
+    if usable:
+        return usable[0]
+    if "memory" in wanted:
+        return "memory"
+    pytest.skip("this test is for Postgres: run it with --xjobs-pg")
+
+
+@pytest.fixture
+def xjobs_environment(request: pytest.FixtureRequest, xjobs_backend: str) -> Iterator[Environment]:
+    """What the fixtures below share; not for tests."""
+    from pytest_xjobs.environment import environment
+
+    with environment(request, xjobs_backend) as opened:
+        yield opened
+
+
+@pytest.fixture
+def xjobs_queue(xjobs_environment: Environment) -> Iterator[XjobsQueue]:
+    """The queue of this test, empty, and in use for its length: handles enqueue here whatever the app sets up."""
+    from pytest_xjobs.queue import XjobsQueue
+
+    with XjobsQueue.in_use(xjobs_environment) as queue:
+        yield queue
+
+
+@pytest.fixture
+def xjobs_clock(xjobs_environment: Environment) -> Clock:
+    """The clock of this test: moves the queue on both backends, the database's `now()`, and Python's clock."""
+    return xjobs_environment.clock
+
+
+@pytest.fixture
+def xjobs_dsn(xjobs_environment: Environment) -> str:
+    """The URL of this test's Postgres database, for the app's own settings."""
+    if xjobs_environment.dsn is None:
+        raise pytest.UsageError(
+            "xjobs_dsn has no database to name, since this test runs in memory: run it with --xjobs-pg, mark it"
+            " @pytest.mark.xjobs(backend='pg'), or ask xjobs_backend first"
+        )
+    return xjobs_environment.dsn

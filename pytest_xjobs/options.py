@@ -1,0 +1,180 @@
+"""The plugin's options: where each was set, and what the run uses.
+
+Every option has a command line form (`--xjobs-x`), an ini key (`xjobs_x`) and an environment variable (`XJOBS_X`); the
+command line beats the environment, which beats the ini file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+BACKENDS = ("memory", "pg")
+
+
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """A value and where it was set: `command line`, `environment`, `ini` or `default`."""
+
+    value: T
+    source: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this run uses.
+
+    Attributes:
+        backends: on which backends tests run, in order.
+        dsn: of an existing server, or None to find or start one.
+        isolation: `delete` empties one database between tests, `database` gives each test its own.
+        reset: how the app's own tables are emptied: `delete`, `truncate` or `none`.
+        keep: names of app tables that a reset leaves alone.
+        seed: of all randomness that the plugin controls.
+        drain_budget: how many attempts a drain runs at most.
+    """
+
+    backends: Setting[tuple[str, ...]]
+    dsn: Setting[str | None]
+    isolation: Setting[str]
+    reset: Setting[str]
+    keep: Setting[tuple[str, ...]]
+    seed: Setting[int]
+    drain_budget: Setting[int]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare the options to pytest."""
+    group = parser.getgroup("xjobs", "job queue tests (pytest-xjobs)")
+    group.addoption("--xjobs-pg", action="store_true", default=None, help="run on real Postgres instead of memory")
+    for name, metavar, text, _ in _VALUED:
+        group.addoption(f"--xjobs-{name.replace('_', '-')}", metavar=metavar, default=None, help=text)
+        parser.addini(f"xjobs_{name}", text)
+    parser.addini("xjobs_pg", "run on real Postgres instead of memory (true or false)")
+
+
+def _backends(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names or any(name not in BACKENDS for name in names):
+        raise ValueError(f"name one or both of {', '.join(BACKENDS)}")
+    return names
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"name one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _count(low: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdigit() or int(text) < low:
+            raise ValueError(f"give a whole number from {low}")
+        return int(text)
+
+    return parse
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.replace(",", " ").split() if part)
+
+
+def _flag(text: str) -> bool:
+    known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in known:
+        raise ValueError("give true or false")
+    return known[text.lower()]
+
+
+# Name, metavar, help and parser of every option with a value.
+_VALUED: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
+    ("backend", "memory,pg", "the backends that each test runs on", _backends),
+    ("dsn", "DSN", "an existing Postgres server to make the test database on", str),
+    ("isolation", "delete|database", "empty one database between tests, or give each its own", _one_of("delete", "database")),
+    ("reset", "delete|truncate|none", "how the app's own tables are emptied between tests", _one_of("delete", "truncate", "none")),
+    ("keep", "TABLES", "app tables that keep their rows between tests; a trailing * takes a prefix", _names),
+    ("seed", "N", "seed of retry jitter and other randomness, for repeating a run", _count(0)),
+    ("drain_budget", "N", "how many attempts a drain runs before it gives up", _count(1)),
+)
+_PARSERS = {name: parse for name, _, _, parse in _VALUED}
+
+
+def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Options:
+    """Work out what the run uses.
+
+    Raises:
+        pytest.UsageError: a value cannot be; the message names it, its source and what is allowed.
+    """
+    read = _Reader(config, environ)
+    dsn = read("dsn", None)
+    return Options(
+        backends=_chosen_backends(read, dsn),
+        dsn=dsn,
+        isolation=read("isolation", "delete"),
+        reset=read("reset", "delete"),
+        keep=read("keep", ()),
+        seed=read("seed", None) if read("seed", None).value is not None else Setting(_fresh_seed(config), "default"),
+        drain_budget=read("drain_budget", 1_000),
+    )
+
+
+def _chosen_backends(read: _Reader, dsn: Setting[Any]) -> Setting[tuple[str, ...]]:
+    """The backends: each source is asked for `backend` and `pg` before the next one is."""
+    for source in ("command line", "environment", "ini"):
+        named, wants_pg = read.at(source, "backend", _backends), read.at(source, "pg", _flag)
+        if named is not None and wants_pg and "pg" not in named:
+            raise pytest.UsageError(
+                f"xjobs: {source} asks for Postgres and for backend={','.join(named)}: leave one of them out"
+            )
+        if named is not None:
+            return Setting(named, source)
+        if wants_pg is not None:
+            return Setting(("pg",) if wants_pg else ("memory",), source)
+        if source == "command line" and dsn.source == source:
+            return Setting(("pg",), "--xjobs-dsn")
+    return Setting(("memory",), "default")
+
+
+def _fresh_seed(config: pytest.Config) -> int:
+    """A seed for this run; xdist's workers share their controller's."""
+    given = getattr(config, "workerinput", {}).get("xjobs_seed")
+    return int(given) if given is not None else int.from_bytes(os.urandom(4), "big")
+
+
+class _Reader:
+    """Reads single options from their three places."""
+
+    def __init__(self, config: pytest.Config, environ: Mapping[str, str]) -> None:
+        self._config = config
+        self._environ = environ
+
+    def __call__(self, name: str, default: Any) -> Setting[Any]:
+        for source in ("command line", "environment", "ini"):
+            value = self.at(source, name, _PARSERS[name])
+            if value is not None:
+                return Setting(value, source)
+        return Setting(default, "default")
+
+    def at(self, source: str, name: str, parse: Callable[[str], Any]) -> Any:
+        """The option's value at one place, or None."""
+        if source == "command line":
+            raw = self._config.getoption(f"xjobs_{name}", default=None)
+        elif source == "environment":
+            raw = self._environ.get(f"XJOBS_{name.upper()}") or None
+        else:
+            raw = self._config.getini(f"xjobs_{name}") or None
+        if raw is None or isinstance(raw, bool):
+            return raw
+        try:
+            return parse(str(raw).strip())
+        except ValueError as problem:
+            raise pytest.UsageError(f"xjobs: {source} sets {name} to {raw!r}: {problem}") from None

@@ -1,0 +1,141 @@
+"""What one pytest run holds for Postgres: its server, its databases, and the connections that its tests take turns on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from pytest_xjobs.clock import install_time
+from pytest_xjobs.databases import KEPT_TABLES, Database, RunDatabases
+from pytest_xjobs.options import Options
+from pytest_xjobs.plugin import OPTIONS, RUNTIME
+from pytest_xjobs.provision import Cluster, Existing, Server, find_binaries
+from xjobs.drivers.async_postgres import AsyncPostgresDriver
+from xjobs.drivers.postgres import PostgresDriver
+from xjobs.sql import SQL_JOBS_TABLE
+
+
+class Runtime:
+    """The server and databases of this process's part of the run, opened as they are needed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._options: Options = config.stash[OPTIONS]
+        given: dict[str, Any] | None = getattr(config, "workerinput", {}).get("xjobs_server")
+        if given is None:
+            self.server: Server = find_server(config, self._options.dsn.value)
+            self._databases = RunDatabases.start(self.server)
+            self._databases.sweep()
+        else:
+            self.server = Existing.from_dsn(given["dsn"], source="the xdist controller", disposable=given["disposable"])
+            self._databases = RunDatabases.join(self.server, given["run"])
+        self._shared: Place | None = None
+        self._made = 0
+
+    def handover(self) -> dict[str, Any]:
+        """What an xdist worker needs for taking part."""
+        return {
+            "dsn": self.server.dsn(self.server.maintenance_dbname),
+            "disposable": self.server.disposable,
+            "run": self._databases.run,
+        }
+
+    def shared(self) -> Place:
+        """The database that tests of this process take turns in."""
+        if self._shared is None:
+            self._shared = self._place("main")
+        return self._shared
+
+    def own(self) -> Place:
+        """A database for one test alone; the caller gives it back with `drop`."""
+        self._made += 1
+        return self._place(f"own{self._made}")
+
+    def drop(self, place: Place) -> None:
+        """Remove a test's own database."""
+        place.close()
+        self._databases.drop(place.database)
+
+    def close(self) -> None:
+        """End connections, drop databases, stop the server."""
+        try:
+            if self._shared is not None:
+                self._shared.close()
+            self._databases.close()
+        finally:
+            self.server.stop()
+
+    def _place(self, purpose: str) -> Place:
+        self._databases.template(self._install)
+        worker = getattr(self._config, "workerinput", {}).get("workerid", "")
+        database = self._databases.create(
+            f"{worker}{purpose}".lower(),
+            mode=self._options.reset.value,  # type: ignore[arg-type] - checked when it was read
+            kept=(*KEPT_TABLES, *self._options.keep.value),
+        )
+        return Place(database)
+
+    def _install(self, dsn: str) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            install_time(connection)
+            connection.execute(SQL_JOBS_TABLE.encode())
+        self._config.hook.xjobs_database_setup(dsn=dsn)
+
+
+class Place:
+    """A database with the connections that the plugin keeps to it.
+
+    Attributes:
+        control: for emptying it and moving its time, apart from the queue's own.
+        blocking, awaiting: the queue's drivers.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.control = psycopg.connect(database.dsn, autocommit=True, application_name="pytest-xjobs control")
+        self.blocking = PostgresDriver(database.dsn)
+        self.awaiting = AsyncPostgresDriver(database.dsn)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.awaiting.abandon()
+        self.blocking.connection().close()
+        self.control.close()
+
+
+def runtime(config: pytest.Config) -> Runtime:
+    """The runtime of this process, made at the first call."""
+    started = config.stash.get(RUNTIME, None)
+    if started is None:
+        started = config.stash[RUNTIME] = Runtime(config)
+    return started
+
+
+def find_server(config: pytest.Config, dsn: str | None) -> Server:
+    """The server to use: the one given, pytest-postgresql's, or one of our own from what is installed.
+
+    Raises:
+        ServerUnreachable: the one given does not answer.
+        PostgresNotFound: nothing is given and nothing is installed.
+    """
+    if dsn is not None:
+        return Existing.from_dsn(dsn)
+    host, executable = _set_for_postgresql(config, "host"), _set_for_postgresql(config, "exec")
+    if host is not None:
+        return Existing.from_dsn(_postgresql_dsn(config, host), source="pytest-postgresql's settings")
+    return Cluster.start(find_binaries(explicit=executable and executable.rpartition("/")[0]))
+
+
+def _set_for_postgresql(config: pytest.Config, name: str) -> str | None:
+    """A setting of pytest-postgresql that the user made; its defaults do not count."""
+    value = config.getoption(f"postgresql_{name}", default=None)
+    if value is None and f"postgresql_{name}" in config.inicfg:
+        value = config.getini(f"postgresql_{name}")
+    return None if value is None else str(value)
+
+
+def _postgresql_dsn(config: pytest.Config, host: str) -> str:
+    given = {name: _set_for_postgresql(config, name) for name in ("port", "user", "password")}
+    return psycopg.conninfo.make_conninfo(host=host, **{name: value for name, value in given.items() if value})
