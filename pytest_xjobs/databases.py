@@ -296,13 +296,14 @@ def terminate(conn: Connection[Any], leaks: Iterable[Leak]) -> list[int]:
         return []
     rows = _rows(
         conn,
-        "select a.pid from pg_catalog.pg_stat_activity a where a.pid = any(%s) "
-        "and a.datname = pg_catalog.current_database() and a.state like 'idle in transaction%%' "
-        # With a timeout in milliseconds it answers when the backend is gone, with its locks.
-        "and pg_catalog.pg_terminate_backend(a.pid, 2000)",
+        # Ended in the select list, since the conditions of a WHERE are tried in any order. With a timeout in
+        # milliseconds it answers when the backend is gone, with its locks.
+        "select a.pid, pg_catalog.pg_terminate_backend(a.pid, 2000) from pg_catalog.pg_stat_activity a "
+        "where a.pid = any(%s) and a.datname = pg_catalog.current_database() "
+        "and a.state like 'idle in transaction%%'",
         [pids],
     )
-    return [pid for (pid,) in rows]
+    return [pid for pid, gone in rows if gone]
 
 
 def _sessions(conn: Connection[Any], condition: LiteralString, database: str | None = None) -> list[Leak]:

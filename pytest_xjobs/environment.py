@@ -56,7 +56,12 @@ def environment(request: pytest.FixtureRequest, backend: str) -> Iterator[Enviro
     with registry.scope(), opened as (source, dsn):
         try:
             yield Environment(
-                backend, clock, source, dsn, Random(name), options.drain_budget.value  # noqa: S311 - jitter
+                backend,
+                clock,
+                source,
+                dsn,
+                Random(name),
+                options.drain_budget.value,  # noqa: S311 - jitter
             )
         finally:
             clock.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import pytest
 
@@ -43,7 +43,7 @@ class Options:
     backends: Setting[tuple[str, ...]]
     dsn: Setting[str | None]
     isolation: Setting[str]
-    reset: Setting[str]
+    reset: Setting[Literal["delete", "truncate", "none"]]
     keep: Setting[tuple[str, ...]]
     seed: Setting[int]
     drain_budget: Setting[int]
@@ -99,8 +99,18 @@ def _flag(text: str) -> bool:
 _VALUED: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("backend", "memory,pg", "the backends that each test runs on", _backends),
     ("dsn", "DSN", "an existing Postgres server to make the test database on", str),
-    ("isolation", "delete|database", "empty one database between tests, or give each its own", _one_of("delete", "database")),
-    ("reset", "delete|truncate|none", "how the app's own tables are emptied between tests", _one_of("delete", "truncate", "none")),
+    (
+        "isolation",
+        "delete|database",
+        "empty one database between tests, or give each its own",
+        _one_of("delete", "database"),
+    ),
+    (
+        "reset",
+        "delete|truncate|none",
+        "how the app's own tables are emptied between tests",
+        _one_of("delete", "truncate", "none"),
+    ),
     ("keep", "TABLES", "app tables that keep their rows between tests; a trailing * takes a prefix", _names),
     ("seed", "N", "seed of retry jitter and other randomness, for repeating a run", _count(0)),
     ("drain_budget", "N", "how many attempts a drain runs before it gives up", _count(1)),

@@ -1,4 +1,4 @@
-"""What one pytest run holds for Postgres: its server, its databases, and the connections that its tests take turns on."""
+"""What one pytest run holds for Postgres: its server, its databases, and the connections to them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Runtime:
         worker = getattr(self._config, "workerinput", {}).get("workerid", "")
         database = self._databases.create(
             f"{worker}{purpose}".lower(),
-            mode=self._options.reset.value,  # type: ignore[arg-type] - checked when it was read
+            mode=self._options.reset.value,
             kept=(*KEPT_TABLES, *self._options.keep.value),
         )
         return Place(database)
@@ -131,9 +131,18 @@ def find_server(config: pytest.Config, dsn: str | None) -> Server:
 def _set_for_postgresql(config: pytest.Config, name: str) -> str | None:
     """A setting of pytest-postgresql that the user made; its defaults do not count."""
     value = config.getoption(f"postgresql_{name}", default=None)
-    if value is None and f"postgresql_{name}" in config.inicfg:
-        value = config.getini(f"postgresql_{name}")
-    return None if value is None else str(value)
+    if value is None:
+        try:
+            value = config.getini(f"postgresql_{name}")
+        except (KeyError, ValueError):  # the plugin is not loaded
+            return None
+        if str(value) == _POSTGRESQL_DEFAULTS.get(name, ""):
+            return None
+    return str(value) if value else None
+
+
+# Of pytest-postgresql's ini keys: what they say when nobody has set them.
+_POSTGRESQL_DEFAULTS = {"host": "127.0.0.1", "exec": "/usr/lib/postgresql/14/bin/pg_ctl", "user": "postgres"}
 
 
 def _postgresql_dsn(config: pytest.Config, host: str) -> str:

@@ -16,13 +16,18 @@ from uuid import UUID
 
 from xjobs.errors import IdInvalid
 
-# Libraries that freeze time replace what modules call `time.time`, and some patch the functions themselves; none of
-# them touches CLOCK_MONOTONIC read through clock_gettime_ns, which Windows lacks.
-_monotonic_ns = (
-    (lambda read=time.clock_gettime_ns, clock=time.CLOCK_MONOTONIC: read(clock))
-    if hasattr(time, "clock_gettime_ns")
-    else time.monotonic_ns
-)
+# Libraries that freeze time put theirs in the place of `time.time` and `time.monotonic`; none of them does so with the
+# clocks read through clock_gettime_ns, but for time-machine with the wall clock, which is read once. Windows lacks it.
+if hasattr(time, "clock_gettime_ns"):
+
+    def _wall_ns() -> int:
+        return time.clock_gettime_ns(time.CLOCK_REALTIME)
+
+    def _monotonic_ns() -> int:
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+else:
+    _wall_ns, _monotonic_ns = time.time_ns, time.monotonic_ns
 
 
 class _Generator:
@@ -36,7 +41,7 @@ class _Generator:
         """Start over with fresh randomness, as a forked child must."""
         self._lock = threading.Lock()
         self._random = random.Random(os.urandom(32)).getrandbits  # noqa: S311 - uniqueness, not secrecy
-        self._epoch = time.time_ns() - _monotonic_ns()
+        self._epoch = _wall_ns() - _monotonic_ns()
         self._last = 0
 
     def next(self) -> UUID:

@@ -262,11 +262,8 @@ def _rule(
         return None
     if isinstance(rule, str):
         make = _format_rule(rule, what, handle)
-    elif callable(rule):
-        make = _function_rule(rule, what, handle)
     else:
-        kind = TenantRequired if what == "tenant" else DeclarationInvalid
-        raise kind(f"{what} of job {handle.name!r} is {rule!r}", "give a format text or a function of the input")
+        make = _function_rule(rule, what, handle)
 
     def apply(values: Mapping[str, Any]) -> str:
         try:
@@ -294,9 +291,10 @@ def _format_rule(text: str, what: str, handle: JobHandle[Any, Any, Any]) -> Call
     return text.format_map
 
 
-def _function_rule(
-    rule: Callable[..., str], what: str, handle: JobHandle[Any, Any, Any]
-) -> Callable[[Mapping[str, Any]], str]:
+def _function_rule(rule: Any, what: str, handle: JobHandle[Any, Any, Any]) -> Callable[[Mapping[str, Any]], str]:
+    if not callable(rule):
+        kind = TenantRequired if what == "tenant" else DeclarationInvalid
+        raise kind(f"{what} of job {handle.name!r} is {rule!r}", "give a format text or a function of the input")
     taken = inspect.signature(rule).parameters
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return lambda values: rule(**values)

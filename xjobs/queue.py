@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-from xjobs import in_use, operations as ops
+from xjobs import in_use, operations as ops, sql
 from xjobs.bridge import awaiting, blocking, run_sync
 from xjobs.drivers.base import Driver
 from xjobs.errors import Invariant
 from xjobs.jobs import Call
 from xjobs.limits import check_count
 from xjobs.records import Enqueued
-from xjobs.sql import SQL_JOBS_TABLE
 from xjobs.transactions import Colour, join
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ class Queue(_Queue):
 
         A memory queue has nothing to install.
         """
-        run_sync(self.driver.run_script(SQL_JOBS_TABLE))
+        run_sync(self.driver.run_script(sql.SQL_JOBS_TABLE))
 
     def close(self) -> None:
         """Close the connections that the queue has opened. A later call opens new ones."""
@@ -199,7 +198,7 @@ class AsyncQueue(_Queue):
 
     def install_schema(self) -> Coroutine[Any, Any, None]:
         """Install the schema; see `Queue.install_schema`."""
-        return self.driver.run_script(SQL_JOBS_TABLE)
+        return self.driver.run_script(sql.SQL_JOBS_TABLE)
 
     def close(self) -> Coroutine[Any, Any, None]:
         """Close the connections; see `Queue.close`."""

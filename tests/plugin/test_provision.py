@@ -107,7 +107,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def public_dir() -> Iterator[Path]:
     """A directory that every user may enter, unlike pytest's own."""
-    path = Path(tempfile.mkdtemp(dir="/tmp"))
+    path = Path(tempfile.mkdtemp(dir=provision._roots()[0]))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)
@@ -257,9 +257,15 @@ class TestCluster:
             assert answer(Existing.from_dsn(server.dsn("postgres"))) == 1
 
     def test_failure_shows_the_log_and_leaves_nothing(self, public_dir: Path) -> None:
-        with pytest.raises(ServerFailed, match=r"(?s)ended with exit status 1; its log:.*no_such_setting"):
-            Cluster.start(find_binaries(), settings={"no_such_setting": "1"}, directory=public_dir)
-        assert not list(public_dir.iterdir())
+        programs, place = make_programs(public_dir / "bin"), public_dir / "data"
+        place.mkdir()
+        (programs / "postgres").write_text("#!/bin/sh\n[ $1 = --version ] && exit\necho no room; exit 3\n")
+        with pytest.raises(ServerFailed, match=r"ended with exit status 3; its log:\nno room\n"):
+            Cluster.start(Binaries(programs, "test"), directory=place)
+        (programs / "initdb").write_text("#!/bin/sh\necho no locale; exit 4\n")
+        with pytest.raises(ServerFailed, match=r"(?s)initdb from .* failed in .*exit status 4: no locale"):
+            Cluster.start(Binaries(programs, "test"), directory=place)
+        assert not list(place.iterdir())
 
     def test_programs_that_do_not_run_are_named_with_what_they_said(self, public_dir: Path) -> None:
         broken = make_programs(public_dir / "bin")

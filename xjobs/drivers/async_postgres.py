@@ -72,7 +72,7 @@ class AsyncPostgresDriver:
     def __init__(self, conninfo: str, *, before: Callable[[], None] | None = None) -> None:
         complete(conninfo)
         self.conninfo = conninfo
-        self._before = before
+        self.before = before
         self._connection: Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
@@ -94,8 +94,8 @@ class AsyncPostgresDriver:
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
         """Run one statement; a deadlock or serialization failure sends it again."""
-        if self._before is not None:
-            self._before()
+        if self.before is not None:
+            self.before()
         return await run_again(await self.connection(), statement, statement.bind(**parameters), self.conninfo)
 
     async def run_script(self, text: str) -> None:

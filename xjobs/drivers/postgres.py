@@ -76,7 +76,7 @@ class PostgresDriver:
     def __init__(self, conninfo: str, *, before: Callable[[], None] | None = None) -> None:
         complete(conninfo)
         self.conninfo = conninfo
-        self._before = before
+        self.before = before
         self._lock = threading.RLock()
         self._connection: Connection | None = None
         self._pid = 0
@@ -94,8 +94,8 @@ class PostgresDriver:
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
         """Run one statement; a deadlock or serialization failure sends it again."""
-        if self._before is not None:
-            self._before()
+        if self.before is not None:
+            self.before()
         return run_again(self.connection(), statement, statement.bind(**parameters), self.conninfo)
 
     async def run_script(self, text: str) -> None:

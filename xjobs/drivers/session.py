@@ -32,12 +32,20 @@ TRIES = 5
 
 TAKEN_BACK = (pg.SerializationFailure, pg.DeadlockDetected)
 
-# A pool may hand out a session that somebody set up otherwise, so the three that matter are set and not assumed.
-SETUP = (
-    "select set_config('TimeZone', 'UTC', false),"
-    " set_config('default_transaction_isolation', 'read committed', false),"
-    " set_config('default_transaction_read_only', 'off', false)"
-)
+# What every session of ours is set to. The planner settings pin each statement to the index ranges that it is written
+# for: the claim of a table that has just been filled would otherwise sort all of it until statistics are taken, and the
+# generic plan saves planning, which costs more than running them. docs/decisions/0003-plans.md has the figures.
+SETTINGS = {
+    "TimeZone": "UTC",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "jit": "off",
+}
+SETUP = "select " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SETTINGS.items())
 
 _INTERVAL = struct.Struct("!qii")
 

@@ -197,7 +197,7 @@ class _Drain:
             lines.append(f"  not due: {left[0].total - (len(left) - len(not_due)) - _NOT_DUE_SHOWN} more")
         return DrainStopped(
             "\n".join(lines),
-            "\nend the loop in the job, or pass a larger budget= or max_advance=",
+            "\n  end the loop in the job, or pass a larger budget= or max_advance=",
             report=self._report(left),
         )
 

@@ -1,0 +1,68 @@
+"""How a drain calls job bodies: in the test's own thread in a blocking test, on the test's loop in an async one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+from xjobs.errors import Error
+from xjobs.jobs import JobHandle
+
+
+class WrongColour(Error):
+    """A blocking drain on a running event loop."""
+
+    code = "X_DRAIN_WRONG_COLOUR"
+
+
+class InPlace:
+    """Calls `def` bodies in this thread, and `async def` bodies on one event loop that is kept for the drain.
+
+    The awaitables that it answers are done when they are returned, so a blocking caller may drive them.
+    """
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+
+    async def __call__(
+        self, handle: JobHandle[Any, Any, Any], arguments: tuple[Any, ...], values: dict[str, Any]
+    ) -> Any:
+        """Call the body and answer what it returns."""
+        if not handle.is_async:
+            return handle.body(*arguments, **values)
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        # The runner would otherwise run it in the context in which its loop was made.
+        return self._runner.run(handle.body(*arguments, **values), context=contextvars.copy_context())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            self._runner.close()
+
+
+async def on_loop(handle: JobHandle[Any, Any, Any], arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
+    """Await an `async def` body on the running loop; run a `def` body in a thread, so that it may block."""
+    if handle.is_async:
+        return await handle.body(*arguments, **values)
+    return await asyncio.to_thread(handle.body, *arguments, **values)
+
+
+def refuse_on_loop(call: str) -> None:
+    """Refuse a blocking call that may have to run `async def` bodies, while a loop runs in this thread.
+
+    Raises:
+        WrongColour: there is one.
+    """
+    if "asyncio" in sys.modules and asyncio._get_running_loop() is not None:  # noqa: SLF001 - without an exception
+        raise WrongColour(
+            f"{call}() was called on a running event loop, where an async def body could not be run",
+            f"await a{call}() instead",
+        )

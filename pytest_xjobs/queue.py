@@ -1,0 +1,262 @@
+"""The queue that a test gets: every method of a queue, and what tests need besides."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Literal, Self, overload
+from uuid import UUID
+
+from pytest_xjobs.drain import InPlace, on_loop, refuse_on_loop
+from pytest_xjobs.environment import Environment
+from pytest_xjobs.matching import Expected, describe_row, explain_missing
+from xjobs.bridge import run_sync
+from xjobs.errors import Invariant
+from xjobs.in_use import TestUse
+from xjobs.jobs import Call, JobHandle
+from xjobs.operations import drain as draining, inspect
+from xjobs.queue import Queue
+from xjobs.records import ClaimedJob, DrainReport, Enqueued, JobRow, Run
+from xjobs.sql import SQL_JOBS
+from xjobs.states import ALL, LIVE
+
+_EVERY_ROW = 2**31 - 1
+_workers = itertools.count(1)
+
+
+class XjobsQueue(Queue):
+    """The queue of one test. `drain` is for blocking tests, `adrain` for async ones; all else serves both."""
+
+    __test__ = False
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment.source)
+        self.clock = environment.clock
+        self._environment = environment
+        self._queues = {"default"}
+        self._running: dict[UUID, ClaimedJob] = {}
+        self._worker_id = f"drain-{next(_workers)}"
+
+    @classmethod
+    @contextmanager
+    def in_use(cls, environment: Environment) -> Iterator[Self]:
+        """The queue of a test, in use for the length of the block."""
+        queue = cls(environment)
+        unsubscribe = environment.clock.subscribe(lambda _state: queue._renew())
+        with TestUse(environment.source):
+            yield queue
+        unsubscribe()
+
+    def drain(
+        self,
+        *,
+        until: datetime | timedelta | None = None,
+        advance: bool = False,
+        errors: Literal["raise", "collect"] = "raise",
+        budget: int | None = None,
+        max_advance: timedelta | float = draining.MAX_ADVANCE,
+    ) -> DrainReport:
+        """Run due jobs one by one, and those that they enqueue, until none is due.
+
+        Jobs run in (run_at, id) order through the worker's own claim, attempt and settle. A `def` body runs in this
+        thread.
+
+        Args:
+            until: also move the clock to each instant at which a job is due, up to this one (or this far from now), and
+                leave it there.
+            advance: the same without an end: until nothing waits any more.
+            errors: `raise` lets what a body raises through, once its attempt is settled, with a note that names the job;
+                `collect` puts it in the report and goes on. An AssertionError is raised in either case.
+            budget: how many attempts to run at most; 1,000 when neither this nor `xjobs_drain_budget` says otherwise.
+            max_advance: how far `advance` moves the clock at most; 366 days.
+
+        Raises:
+            DrainStopped: the budget is used up; the message says which job keeps coming back.
+            JobUnknown: a due job is declared nowhere in this process.
+            WrongColour: this thread runs an event loop: `await adrain()`.
+        """
+        refuse_on_loop("drain")
+        with InPlace() as call:
+            return run_sync(self._drain("blocking", call, until, advance, errors, budget, max_advance))
+
+    async def adrain(
+        self,
+        *,
+        until: datetime | timedelta | None = None,
+        advance: bool = False,
+        errors: Literal["raise", "collect"] = "raise",
+        budget: int | None = None,
+        max_advance: timedelta | float = draining.MAX_ADVANCE,
+    ) -> DrainReport:
+        """`drain` for async tests: `async def` bodies are awaited on this loop, `def` bodies run in a thread."""
+        return await self._drain("async", on_loop, until, advance, errors, budget, max_advance)
+
+    def run_next(self) -> Run | None:
+        """Run the one job that is due first, and answer its run; None when none is due. What it raises is raised."""
+        refuse_on_loop("run_next")
+        with InPlace() as call:
+            return run_sync(draining.run_next(self._driver("blocking"), self._setup(call)))
+
+    async def arun_next(self) -> Run | None:
+        """`run_next` for async tests."""
+        return await draining.run_next(self._driver("async"), self._setup(on_loop))
+
+    @overload
+    def assert_enqueued(
+        self,
+        job: JobHandle[Any, Any, Any] | Call,
+        *,
+        input: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        tenant: str | None = None,
+        due: datetime | timedelta | float | None = None,
+        count: None = None,
+    ) -> JobRow: ...
+
+    @overload
+    def assert_enqueued(
+        self,
+        job: JobHandle[Any, Any, Any] | Call,
+        *,
+        input: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        tenant: str | None = None,
+        due: datetime | timedelta | float | None = None,
+        count: int,
+    ) -> list[JobRow]: ...
+
+    def assert_enqueued(
+        self,
+        job: JobHandle[Any, Any, Any] | Call,
+        *,
+        input: Mapping[str, Any] | None = None,  # noqa: A002 - the column's name
+        queue: str | None = None,
+        key: str | None = None,
+        tenant: str | None = None,
+        due: datetime | timedelta | float | None = None,
+        count: int | None = None,
+    ) -> JobRow | list[JobRow]:
+        """Assert that a live job is queued, and answer its row; the first enqueued when several match.
+
+        Args:
+            job: a handle, or `handle.call(...)` for the whole input; options that the call carries are compared too.
+            input: some of the input, by parameter.
+            queue, key, tenant: of the row.
+            due: `run_at` exactly, as an aware datetime, or as the time from the enqueue to it.
+            count: exactly so many must match; the answer is the list of them, in the order of their enqueue.
+
+        Raises:
+            AssertionError: none matches; the message shows the nearest ones and what differs.
+        """
+        __tracebackhide__ = True
+        expected = Expected.of(job, input=input, queue=queue, key=key, tenant=tenant, due=due)
+        rows = self._rows()
+        found = [row for row in rows if _matches(expected, row)]
+        if count is not None and len(found) != count:
+            listed = "".join(f"\n  {describe_row(row)}" for row in found[:10])
+            raise AssertionError(f"{len(found)} live jobs {expected}, expected {count}{listed}")
+        if count is not None:
+            return found
+        if not found:
+            raise AssertionError(explain_missing(expected, rows))
+        return found[0]
+
+    def assert_not_enqueued(
+        self,
+        job: JobHandle[Any, Any, Any] | Call,
+        *,
+        input: Mapping[str, Any] | None = None,  # noqa: A002 - the column's name
+        queue: str | None = None,
+        key: str | None = None,
+        tenant: str | None = None,
+        due: datetime | timedelta | float | None = None,
+    ) -> None:
+        """Assert that no live job matches; the arguments are those of `assert_enqueued`.
+
+        Raises:
+            AssertionError: one does; the message shows it.
+        """
+        __tracebackhide__ = True
+        expected = Expected.of(job, input=input, queue=queue, key=key, tenant=tenant, due=due)
+        found = [row for row in self._rows() if _matches(expected, row)]
+        if found:
+            more = f"\n  and {len(found) - 1} more" if len(found) > 1 else ""
+            raise AssertionError(f"a live job {expected} is queued:\n  {describe_row(found[0])}{more}")
+
+    def assert_state(self, job: JobRow | Enqueued | Run | UUID | str, state: str) -> JobRow:
+        """Assert that a job is in a state, and answer its row as it is now.
+
+        Args:
+            job: its id, or what an enqueue, an assertion or a drain answered for it.
+            state: ready, delayed, running, suspended, done, failed, dead or cancelled.
+
+        Raises:
+            AssertionError: the job is in another state, or there is no such job.
+        """
+        __tracebackhide__ = True
+        if state not in ALL:
+            raise Invariant(f"state is {state!r}", f"name one of {', '.join(ALL)}")
+        job_id = job.job_id if isinstance(job, Run) else job if isinstance(job, UUID | str) else job.id
+        row = run_sync(inspect.job(self._driver("blocking"), job_id))
+        if row is None:
+            raise AssertionError(f"there is no job {job_id}, expected one that is {state}")
+        if row.state != state:
+            error = f"\n  last error: {row.last_error}" if row.last_error else ""
+            raise AssertionError(
+                f"job is {row.state}, expected {state}: {describe_row(row)}\n"
+                f"  attempt {row.attempt} of {row.max_attempts}, due {row.run_at.isoformat()}, now"
+                f" {self.clock.now.isoformat()}{error}"
+            )
+        return row
+
+    async def _drain(
+        self,
+        colour: Literal["blocking", "async"],
+        call: Any,
+        until: datetime | timedelta | None,
+        advance: bool,
+        errors: Literal["raise", "collect"],
+        budget: int | None,
+        max_advance: timedelta | float,
+    ) -> DrainReport:
+        return await draining.drain(
+            self._driver(colour),
+            self._setup(call),
+            until=until,
+            advance=advance,
+            errors=errors,
+            budget=self._environment.drain_budget if budget is None else budget,
+            max_advance=max_advance,
+        )
+
+    def _setup(self, call: Any) -> draining.DrainSetup:
+        return draining.DrainSetup(
+            call=call,
+            clock=lambda: self.clock.now,
+            random=self._environment.random,
+            worker_id=self._worker_id,
+            queues=self._queues,
+            running=self._running,
+            move=self.clock.move_to,
+        )
+
+    def _driver(self, colour: Literal["blocking", "async"]) -> Any:
+        return self._environment.source.driver(colour)
+
+    def _renew(self) -> None:
+        """Renew the leases of bodies that are running: a live worker's heartbeats would have, as time went by."""
+        if self._running:
+            self.heartbeat(list(self._running.values()), worker_id=self._worker_id)
+
+    def _rows(self) -> list[JobRow]:
+        """Every row, in the order of the enqueues."""
+        rows = run_sync(self._driver("blocking").run(SQL_JOBS, name=None, queue=None, state=None, limit=_EVERY_ROW))
+        return sorted((JobRow(*row) for row in rows), key=lambda row: (row.created_at, row.id))
+
+
+def _matches(expected: Expected, row: JobRow) -> bool:
+    return row.name == expected.job.name and row.state in LIVE and not expected.differences(row)
