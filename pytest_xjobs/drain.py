@@ -11,6 +11,8 @@ from typing import Any, Self
 from xjobs.errors import Error
 from xjobs.jobs import JobHandle
 
+Handle = JobHandle[Any, Any, Any]
+
 
 class WrongColour(Error):
     """A blocking drain on a running event loop."""
@@ -27,9 +29,7 @@ class InPlace:
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
 
-    async def __call__(
-        self, handle: JobHandle[Any, Any, Any], arguments: tuple[Any, ...], values: dict[str, Any]
-    ) -> Any:
+    async def __call__(self, handle: Handle, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
         """Call the body and answer what it returns."""
         if not handle.is_async:
             return handle.body(*arguments, **values)
@@ -48,7 +48,7 @@ class InPlace:
             self._runner.close()
 
 
-async def on_loop(handle: JobHandle[Any, Any, Any], arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
+async def on_loop(handle: Handle, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
     """Await an `async def` body on the running loop; run a `def` body in a thread, so that it may block."""
     if handle.is_async:
         return await handle.body(*arguments, **values)

@@ -61,7 +61,7 @@ def environment(request: pytest.FixtureRequest, backend: str) -> Iterator[Enviro
                 source,
                 dsn,
                 Random(name),
-                options.drain_budget.value,  # noqa: S311 - jitter
+                options.drain_budget.value,
             )
         finally:
             clock.close()

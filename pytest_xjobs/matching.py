@@ -139,8 +139,7 @@ def explain_missing(expected: Expected, rows: Sequence[JobRow]) -> str:
     same = [(expected.differences(row), row) for row in rows if row.name == expected.job.name]
     matching = [row for differences, row in same if not differences]
     lines = [f"no live job {expected}"]
-    for row in matching[:_SHOWN]:
-        lines.append(f"  it would match {row.id}, but that one is {row.state}{_error_of(row)}")
+    lines += [f"  it would match {row.id}, but that one is {row.state}{_error_of(row)}" for row in matching[:_SHOWN]]
     near = sorted(
         ((differences, row) for differences, row in same if differences and row.state in LIVE), key=lambda c: len(c[0])
     )

@@ -95,6 +95,9 @@ def _flag(text: str) -> bool:
     return known[text.lower()]
 
 
+_ISOLATION = _one_of("delete", "database")
+_RESET = _one_of("delete", "truncate", "none")
+
 # Name, metavar, help and parser of every option with a value.
 _VALUED: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("backend", "memory,pg", "the backends that each test runs on", _backends),

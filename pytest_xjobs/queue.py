@@ -67,8 +67,8 @@ class XjobsQueue(Queue):
             until: also move the clock to each instant at which a job is due, up to this one (or this far from now), and
                 leave it there.
             advance: the same without an end: until nothing waits any more.
-            errors: `raise` lets what a body raises through, once its attempt is settled, with a note that names the job;
-                `collect` puts it in the report and goes on. An AssertionError is raised in either case.
+            errors: `raise` lets what a body raises through, once its attempt is settled, with a note that names the
+                job; `collect` puts it in the report and goes on. An AssertionError is raised in either case.
             budget: how many attempts to run at most; 1,000 when neither this nor `xjobs_drain_budget` says otherwise.
             max_advance: how far `advance` moves the clock at most; 366 days.
 

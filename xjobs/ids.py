@@ -40,7 +40,7 @@ class _Generator:
     def restart(self) -> None:
         """Start over with fresh randomness, as a forked child must."""
         self._lock = threading.Lock()
-        self._random = random.Random(os.urandom(32)).getrandbits  # noqa: S311 - uniqueness, not secrecy
+        self._random = random.Random(os.urandom(32)).getrandbits
         self._epoch = _wall_ns() - _monotonic_ns()
         self._last = 0
 

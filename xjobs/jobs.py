@@ -260,10 +260,7 @@ def _rule(
     """A key or tenant rule as one function of the input values; its parameters are checked here."""
     if rule is None or isinstance(rule, NoKey):
         return None
-    if isinstance(rule, str):
-        make = _format_rule(rule, what, handle)
-    else:
-        make = _function_rule(rule, what, handle)
+    make = _format_rule(rule, what, handle) if isinstance(rule, str) else _function_rule(rule, what, handle)
 
     def apply(values: Mapping[str, Any]) -> str:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,15 @@ _jobs: dict[str, JobHandle[Any, Any, Any]] = {}
 
 
 def register(handle: JobHandle[Any, Any, Any]) -> None:
-    """Enter a handle under its name; the same code declared again, as a reload does, takes its own place.
+    """Enter a handle under its name.
+
+    The same code declared again, as a reload does, takes its own place; so does code whose holder's module has gone.
 
     Raises:
         JobDuplicate: other code holds the name.
     """
     holder = _jobs.get(handle.name)
-    if holder is not None and holder.declared_at != handle.declared_at:
+    if holder is not None and holder.declared_at != handle.declared_at and _is_loaded(holder):
         raise JobDuplicate(
             f"the job name {handle.name!r} is declared at {handle.declared_at} and already at {holder.declared_at}",
             "give one of them another name with @job(name=...)",
@@ -45,12 +48,22 @@ def queues() -> set[str]:
     return {handle.queue for handle in _jobs.values()}
 
 
+def _is_loaded(handle: JobHandle[Any, Any, Any]) -> bool:
+    """Whether the module that declared a handle is still the one of its name."""
+    module = sys.modules.get(handle.body.__module__)
+    return module is not None and vars(module) is handle.body.__globals__
+
+
 @contextmanager
 def scope() -> Iterator[None]:
-    """Forget, at the end of the block, what was declared inside it."""
+    """Forget, at the end of the block, jobs that functions declared inside it.
+
+    Those of modules stay, since a module that was imported in the block is not imported again after it.
+    """
     before = dict(_jobs)
     try:
         yield
     finally:
+        imported = {name: handle for name, handle in _jobs.items() if "<locals>" not in handle.body.__qualname__}
         _jobs.clear()
-        _jobs.update(before)
+        _jobs.update(before | imported)
