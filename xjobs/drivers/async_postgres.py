@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from xjobs.drivers.arrays import wrap
 from xjobs.drivers.base import Row
 from xjobs.drivers.postgres import check_usable, explain
 from xjobs.drivers.session import (
@@ -52,7 +53,7 @@ async def connect(conninfo: str) -> Connection:
 async def fetch(connection: Connection, statement: Statement, values: tuple[Any, ...]) -> list[Row]:
     """Run one statement on a connection and answer its rows, in binary form on the wire."""
     async with AsyncCursor(connection) as cursor:
-        await cursor.execute(statement, values, binary=True)
+        await cursor.execute(statement, wrap(statement, values), binary=True)
         return await cursor.fetchall() if cursor.description else []
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from xjobs.drivers.arrays import wrap
 from xjobs.drivers.base import Row
 from xjobs.drivers.session import (
     POOL_TIMEOUT,
@@ -57,7 +58,7 @@ def connect(conninfo: str) -> Connection:
 def fetch(connection: Connection, statement: Statement, values: tuple[Any, ...]) -> list[Row]:
     """Run one statement on a connection and answer its rows, in binary form on the wire."""
     with Cursor(connection) as cursor:
-        cursor.execute(statement, values, binary=True)
+        cursor.execute(statement, wrap(statement, values), binary=True)
         return cursor.fetchall() if cursor.description else []
 
 

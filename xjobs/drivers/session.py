@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import struct
 import time
 from datetime import timedelta
 from functools import cache
@@ -19,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
 
+from xjobs.drivers import arrays
 from xjobs.errors import DriverUnavailable, Error, SchemaMissing, TransactionAborted
 
 CONNECT_TIMEOUT = 5
@@ -47,17 +47,13 @@ SETTINGS = {
 }
 SETUP = "select " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SETTINGS.items())
 
-_INTERVAL = struct.Struct("!qii")
-
 
 class _Interval(Dumper):
-    """A timedelta as microseconds alone: a day of it is 24 hours in every time zone of the session."""
-
     format = pq.Format.BINARY
     oid = postgres.types["interval"].oid
 
     def dump(self, obj: timedelta) -> Buffer | None:
-        return _INTERVAL.pack(obj // timedelta(microseconds=1), 0, 0)
+        return arrays.interval(obj)
 
 
 @cache
@@ -65,6 +61,7 @@ def adapters() -> AdaptersMap:
     """How our cursors convert values, whatever the caller's connection has registered."""
     own = AdaptersMap(psycopg.adapters)
     own.register_dumper(timedelta, _Interval)
+    arrays.register(own)
     set_json_loads(msgspec.json.decode, own)
     return own
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import psycopg
 from sqlalchemy import Connection, event
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.sql.expression import RollbackToSavepointClause, SavepointClause
 
 from xjobs.drivers.async_postgres import AsyncConnectionDriver
 from xjobs.drivers.base import Driver
@@ -39,7 +40,9 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
     """A memory transaction that ends as the transaction of the session or connection does, savepoints included."""
     core = await _core(connection)
     follower = _followers.get(core)
-    if follower is None or not follower.transaction.open:
+    if follower is None:
+        _listen(core)
+    if follower is None or not follower.transaction.open or follower.memory is not memory:
         follower = _followers[core] = _Follower(core, memory)
     return follower.transaction
 
@@ -59,52 +62,81 @@ async def _core(connection: Any) -> Connection:
 
 
 class _Follower:
-    """Ends a memory transaction when the root transaction of a Core connection ends.
+    """A memory transaction that follows the root transaction of a Core connection.
 
-    SQLAlchemy announces a commit before it is sent. So the announcement only marks it, and the next statement on memory
-    looks whether the transaction has ended meanwhile; had the commit failed, a rollback would have been announced.
+    SQLAlchemy announces a commit before it is sent, and nothing when it has succeeded. So the announcement is kept, and
+    the next statement on memory, or the next transaction of the connection, finds that it has. One that fails is
+    announced as an error.
     """
 
     def __init__(self, core: Connection, memory: MemoryDriver) -> None:
+        self.memory = memory
         self.transaction: MemoryTransaction = memory.begin()
-        self._core = core
-        self._root = core.get_transaction()
-        self._marks: dict[str, int] = {}
-        self._committing = False
-        self._memory = memory
-        self._listeners: dict[str, Callable[..., Any]] = {
-            "commit": self._commit,
-            "rollback": self._rollback,
-            "savepoint": self._savepoint,
-            "rollback_savepoint": self._rollback_savepoint,
-        }
-        for name, listener in self._listeners.items():
-            event.listen(core, name, listener)
-        memory.store.followed.append(self._look)
+        self.marks: dict[str, int] = {}
+        self.committing = False
+        # Not the connection itself, which is the key under which this object is held.
+        self._core = ref(core)
+        memory.store.followed.append(self.look)
 
-    def _commit(self, _core: Connection) -> None:
-        self._committing = True
+    def look(self) -> None:
+        """Commit when the connection has; roll back when it was dropped with its transaction open."""
+        core = self._core()
+        if self.transaction.open and (core is None or (self.committing and core.get_transaction() is None)):
+            self.end()
+        if not self.transaction.open and self.look in self.memory.store.followed:
+            self.memory.store.followed.remove(self.look)
 
-    def _rollback(self, _core: Connection) -> None:
-        self.transaction.rollback()
-        self._stop()
-
-    def _savepoint(self, _core: Connection, name: str) -> None:
-        self._marks[name] = self.transaction.mark()
-
-    def _rollback_savepoint(self, _core: Connection, name: str, _context: None) -> None:
-        # A savepoint that is older than the first enqueue has no mark: everything came after it.
-        self.transaction.rollback_to(self._marks.get(name, 0))
-
-    def _look(self) -> None:
-        if self._committing and (self._root is None or not self._root.is_active):
+    def end(self, *, failed: bool = False) -> None:
+        """End the memory transaction as announced; once ended, nothing more happens."""
+        if not self.transaction.open:
+            return
+        if self.committing and not failed:
             self.transaction.commit()
-            self._stop()
-
-    def _stop(self) -> None:
-        self._memory.store.followed.remove(self._look)
-        for name, listener in self._listeners.items():
-            event.remove(self._core, name, listener)
+        else:
+            self.transaction.rollback()
 
 
 _followers: WeakKeyDictionary[Connection, _Follower] = WeakKeyDictionary()
+
+
+def _listen(core: Connection) -> None:
+    """Have the functions below called for a connection, for as long as it lives.
+
+    They are never removed: SQLAlchemy walks over a list of them while it calls them.
+    """
+    for name, listener in (
+        ("begin", _ended),
+        ("rollback", _ended),
+        ("commit", _committing),
+        ("before_execute", _savepoint),
+    ):
+        event.listen(core, name, listener)
+    if not event.contains(core.engine, "handle_error", _failed):
+        event.listen(core.engine, "handle_error", _failed)
+
+
+def _ended(core: Connection) -> None:
+    _followers[core].end()
+
+
+def _committing(core: Connection) -> None:
+    _followers[core].committing = True
+
+
+def _failed(context: ExceptionContext) -> None:
+    follower = None if context.connection is None else _followers.get(context.connection)
+    if follower is not None and follower.committing:
+        follower.end(failed=True)
+
+
+def _savepoint(core: Connection, statement: Any, *_: Any) -> None:
+    # Not by the events for savepoints: the one that begins it does not say the name that SQLAlchemy will give it.
+    if not isinstance(statement, SavepointClause | RollbackToSavepointClause):
+        return
+    follower = _followers[core]
+    if follower.transaction.open:
+        if isinstance(statement, RollbackToSavepointClause):
+            # A savepoint that is older than the first enqueue has no mark: everything came after it.
+            follower.transaction.rollback_to(follower.marks.get(statement.ident, 0))
+        else:
+            follower.marks[statement.ident] = follower.transaction.mark()

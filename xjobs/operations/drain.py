@@ -236,6 +236,8 @@ async def drain(
     moving = advance or until is not None
     if not moving:
         setup.move = None
+    elif setup.move is not None:
+        setup.move(setup.clock())  # stands still from here on, so that every jump is exact
     state = _Drain(
         driver,
         setup,

@@ -1,0 +1,101 @@
+"""How lists travel to Postgres: as binary arrays of the element type that the statement casts the parameter to.
+
+The cast in the statement's text (`$1::uuid[]`) is the only declaration. It spares psycopg the search for a type that
+fits every element, which costs more than the statement itself, and keeps the prepared statement the same when a list
+happens to hold only None.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from psycopg import postgres, pq
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Dumper
+
+from xjobs.sql import Statement
+
+MICROSECOND = timedelta(microseconds=1)
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_HEADER = struct.Struct("!iiIii")
+_LENGTH = struct.Struct("!i")
+_NULL = _LENGTH.pack(-1)
+_CAST = re.compile(r"\$(\d+)::(\w+)\[\]")
+
+
+class Array(list[Any]):
+    """A list on its way to Postgres; there is a subclass for each element type."""
+
+
+def _fixed(form: str, value: Callable[[Any], Any]) -> Callable[[Any], bytes]:
+    """An encoder for elements of one size, with that size in front."""
+    pack, size = struct.Struct(f"!i{form}").pack, struct.calcsize(f"!{form}")
+    return lambda element: pack(size, value(element))
+
+
+def interval(value: timedelta) -> bytes:
+    """A timedelta as microseconds alone: a day of it is 24 hours in every time zone of the session."""
+    return _INTERVAL.pack(value // MICROSECOND, 0, 0)
+
+
+_INTERVAL = struct.Struct("!qii")
+
+
+def _text(element: str) -> bytes:
+    data = element.encode()
+    return _LENGTH.pack(len(data)) + data
+
+
+def _sized(data: bytes) -> bytes:
+    return _LENGTH.pack(len(data)) + data
+
+
+_ELEMENTS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
+    "bool": ("bool", _fixed("?", bool)),
+    "int": ("int4", _fixed("i", int)),
+    "bigint": ("int8", _fixed("q", int)),
+    "text": ("text", _text),
+    "uuid": ("uuid", _fixed("16s", lambda element: element.bytes)),
+    "timestamptz": ("timestamptz", _fixed("q", lambda element: (element - _EPOCH) // MICROSECOND)),
+    "interval": ("interval", lambda element: _sized(interval(element))),
+}
+"""By the name in the cast: the type's name in psycopg, and the encoder of one element."""
+
+_KINDS: dict[str, type[Array]] = {name: type(f"Array_{name}", (Array,), {}) for name in _ELEMENTS}
+
+
+def _dumper(name: str) -> type[Dumper]:
+    type_name, encode = _ELEMENTS[name]
+    info = postgres.types[type_name]
+
+    def dump(_self: Dumper, elements: Sequence[Any]) -> Buffer:
+        if not elements:
+            return _HEADER.pack(0, 0, info.oid, 0, 0)[:12]
+        nulls = None in elements
+        body = [_NULL if element is None else encode(element) for element in elements]
+        return _HEADER.pack(1, nulls, info.oid, len(elements), 1) + b"".join(body)
+
+    return type(f"{name}_dumper", (Dumper,), {"format": pq.Format.BINARY, "oid": info.array_oid, "dump": dump})
+
+
+def register(adapters: AdaptersMap) -> None:
+    """Teach a set of adapters the arrays."""
+    for name, kind in _KINDS.items():
+        adapters.register_dumper(kind, _dumper(name))
+
+
+@cache
+def _wrappers(statement: Statement) -> tuple[type[Array] | None, ...]:
+    casts = {int(number): _KINDS[kind] for number, kind in _CAST.findall(statement)}
+    return tuple(casts.get(number) for number in range(1, len(statement.parameters) + 1))
+
+
+def wrap(statement: Statement, values: Sequence[Any]) -> list[Any]:
+    """The values of a statement with their lists marked by element type."""
+    return [value if kind is None else kind(value) for kind, value in zip(_wrappers(statement), values, strict=True)]
