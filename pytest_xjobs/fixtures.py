@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,15 @@ if TYPE_CHECKING:
     from pytest_xjobs.clock import Clock
     from pytest_xjobs.environment import Environment
     from pytest_xjobs.queue import XjobsQueue
+
+
+@contextmanager
+def _refusals_in_short() -> Iterator[None]:
+    """Report a mistake in the run's settings by its message: our own code is not where it was made."""
+    try:
+        yield
+    except pytest.UsageError as mistake:
+        raise pytest.fail.Exception(str(mistake), pytrace=False) from None
 
 
 @pytest.fixture
@@ -35,9 +45,12 @@ def xjobs_backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def xjobs_environment(request: pytest.FixtureRequest, xjobs_backend: str) -> Iterator[Environment]:
     """What the fixtures below share; not for tests."""
+    from xjobs.name_clash import check_import_name
+
+    check_import_name()
     from pytest_xjobs.environment import environment
 
-    with environment(request, xjobs_backend) as opened:
+    with _refusals_in_short(), environment(request, xjobs_backend) as opened:
         yield opened
 
 
@@ -60,8 +73,9 @@ def xjobs_clock(xjobs_environment: Environment) -> Clock:
 def xjobs_dsn(xjobs_environment: Environment) -> str:
     """The URL of this test's Postgres database, for the app's own settings."""
     if xjobs_environment.dsn is None:
-        raise pytest.UsageError(
+        pytest.fail(
             "xjobs_dsn has no database to name, since this test runs in memory: run it with --xjobs-pg, mark it"
-            " @pytest.mark.xjobs(backend='pg'), or ask xjobs_backend first"
+            " @pytest.mark.xjobs(backend='pg'), or ask xjobs_backend first",
+            pytrace=False,
         )
     return xjobs_environment.dsn

@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.hookspec
-def xjobs_database_setup(dsn: str) -> None:
+def pytest_xjobs_database_setup(dsn: str) -> None:
     """Create the app's own tables in the test database.
 
     Called once per run, when the run uses Postgres: the database holds the queue's tables already, and every test's

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Generic, Literal, TypeVar
 
 import pytest
@@ -48,15 +48,34 @@ class Options:
     seed: Setting[int]
     drain_budget: Setting[int]
 
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing at all was set."""
+        return all(getattr(self, field.name).source == "default" for field in fields(self))
+
+    def __str__(self) -> str:
+        """The backends, whatever else was set, and the seed; each with its source."""
+        parts = [f"backend={','.join(self.backends.value)} ({self.backends.source})"]
+        for name in ("dsn", "isolation", "reset", "keep", "drain_budget"):
+            setting = getattr(self, name)
+            if setting.source != "default":
+                # Not the DSN itself: it may hold a password.
+                value = "given" if name == "dsn" else ",".join(setting.value) if name == "keep" else setting.value
+                parts.append(f"{name}={value} ({setting.source})")
+        source = "" if self.seed.source == "default" else f" ({self.seed.source})"
+        return ", ".join([*parts, f"seed={self.seed.value}{source}"])
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare the options to pytest."""
     group = parser.getgroup("xjobs", "job queue tests (pytest-xjobs)")
     group.addoption("--xjobs-pg", action="store_true", default=None, help="run on real Postgres instead of memory")
-    for name, metavar, text, _ in _VALUED:
+    for name, metavar, text, parse in _VALUED:
         group.addoption(f"--xjobs-{name.replace('_', '-')}", metavar=metavar, default=None, help=text)
-        parser.addini(f"xjobs_{name}", text)
-    parser.addini("xjobs_pg", "run on real Postgres instead of memory (true or false)")
+        # The type is what `[tool.pytest]` tables, which know TOML's own, hold the value to.
+        kind: Literal["int", "string"] = "int" if parse in _COUNTS else "string"
+        parser.addini(f"xjobs_{name}", text, type=kind, default=None)
+    parser.addini("xjobs_pg", "run on real Postgres instead of memory (true or false)", type="bool", default=None)
 
 
 def _backends(text: str) -> tuple[str, ...]:
@@ -95,8 +114,7 @@ def _flag(text: str) -> bool:
     return known[text.lower()]
 
 
-_ISOLATION = _one_of("delete", "database")
-_RESET = _one_of("delete", "truncate", "none")
+_SEED, _BUDGET = _COUNTS = (_count(0), _count(1))
 
 # Name, metavar, help and parser of every option with a value.
 _VALUED: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
@@ -115,8 +133,8 @@ _VALUED: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
         _one_of("delete", "truncate", "none"),
     ),
     ("keep", "TABLES", "app tables that keep their rows between tests; a trailing * takes a prefix", _names),
-    ("seed", "N", "seed of retry jitter and other randomness, for repeating a run", _count(0)),
-    ("drain_budget", "N", "how many attempts a drain runs before it gives up", _count(1)),
+    ("seed", "N", "seed of retry jitter and other randomness, for repeating a run", _SEED),
+    ("drain_budget", "N", "how many attempts a drain runs before it gives up", _BUDGET),
 )
 _PARSERS = {name: parse for name, _, _, parse in _VALUED}
 
@@ -182,12 +200,19 @@ class _Reader:
         if source == "command line":
             raw = self._config.getoption(f"xjobs_{name}", default=None)
         elif source == "environment":
-            raw = self._environ.get(f"XJOBS_{name.upper()}") or None
+            raw = self._environ.get(f"XJOBS_{name.upper()}")
         else:
-            raw = self._config.getini(f"xjobs_{name}") or None
-        if raw is None or isinstance(raw, bool):
-            return raw
+            raw = self._ini(name)
+        if raw is None or raw == "" or isinstance(raw, bool):
+            return None if raw == "" else raw
         try:
             return parse(str(raw).strip())
         except ValueError as problem:
             raise pytest.UsageError(f"xjobs: {source} sets {name} to {raw!r}: {problem}") from None
+
+    def _ini(self, name: str) -> Any:
+        try:
+            return self._config.getini(f"xjobs_{name}")
+        except (ValueError, pytest.UsageError) as problem:  # pytest before 9 lets its own conversion's error through
+            wanted = {"pg": "true or false", "seed": "a whole number", "drain_budget": "a whole number"}
+            raise pytest.UsageError(f"xjobs: ini sets {name}: {problem}: give {wanted.get(name, 'a text')}") from None

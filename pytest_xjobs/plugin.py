@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare `xjobs_database_setup`."""
+    """Declare `pytest_xjobs_database_setup`."""
     from pytest_xjobs import hooks
 
     pluginmanager.add_hookspecs(hooks)
@@ -52,10 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Say what the run uses, when anything was set."""
     options = config.stash[OPTIONS]
-    chosen = options.backends
-    if chosen.source == "default" and config.get_verbosity() < 1:
-        return None
-    return f"xjobs: backend={','.join(chosen.value)} ({chosen.source}), seed={options.seed.value}"
+    return None if options.is_default and config.get_verbosity() < 1 else f"xjobs: {options}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

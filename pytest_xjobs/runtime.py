@@ -9,9 +9,9 @@ import pytest
 
 from pytest_xjobs.clock import install_time
 from pytest_xjobs.databases import KEPT_TABLES, Database, RunDatabases
-from pytest_xjobs.options import Options
+from pytest_xjobs.options import Options, Setting
 from pytest_xjobs.plugin import OPTIONS, RUNTIME
-from pytest_xjobs.provision import Cluster, Existing, Server, find_binaries
+from pytest_xjobs.provision import Cluster, Existing, PostgresNotFound, Server, ServerError, find_binaries
 from xjobs.drivers.async_postgres import AsyncPostgresDriver
 from xjobs.drivers.postgres import PostgresDriver
 from xjobs.sql import SQL_JOBS_TABLE
@@ -25,7 +25,7 @@ class Runtime:
         self._options: Options = config.stash[OPTIONS]
         given: dict[str, Any] | None = getattr(config, "workerinput", {}).get("xjobs_server")
         if given is None:
-            self.server: Server = find_server(config, self._options.dsn.value)
+            self.server: Server = find_server(config, self._options.dsn)
             self._databases = RunDatabases.start(self.server)
             self._databases.sweep()
         else:
@@ -81,7 +81,7 @@ class Runtime:
         with psycopg.connect(dsn, autocommit=True) as connection:
             install_time(connection)
             connection.execute(SQL_JOBS_TABLE.encode())
-        self._config.hook.xjobs_database_setup(dsn=dsn)
+        self._config.hook.pytest_xjobs_database_setup(dsn=dsn)
 
 
 class Place:
@@ -105,27 +105,41 @@ class Place:
         self.control.close()
 
 
+_REFUSED = pytest.StashKey[str]()
+
+
 def runtime(config: pytest.Config) -> Runtime:
-    """The runtime of this process, made at the first call."""
-    started = config.stash.get(RUNTIME, None)
-    if started is None:
-        started = config.stash[RUNTIME] = Runtime(config)
-    return started
+    """The runtime of this process, made at the first call.
+
+    Raises:
+        pytest.UsageError: there is no server; found out once, since each attempt may take seconds.
+    """
+    if RUNTIME not in config.stash and _REFUSED not in config.stash:
+        try:
+            config.stash[RUNTIME] = Runtime(config)
+        except (PostgresNotFound, ServerError) as problem:
+            config.stash[_REFUSED] = f"xjobs: {problem}"
+    if _REFUSED in config.stash:
+        raise pytest.UsageError(config.stash[_REFUSED])
+    return config.stash[RUNTIME]
 
 
-def find_server(config: pytest.Config, dsn: str | None) -> Server:
+def find_server(config: pytest.Config, dsn: Setting[str | None]) -> Server:
     """The server to use: the one given, pytest-postgresql's, or one of our own from what is installed.
 
     Raises:
         ServerUnreachable: the one given does not answer.
         PostgresNotFound: nothing is given and nothing is installed.
     """
-    if dsn is not None:
-        return Existing.from_dsn(dsn)
+    if dsn.value is not None:
+        return Existing.from_dsn(dsn.value, source=_DSN_SOURCES[dsn.source])
     host, executable = _set_for_postgresql(config, "host"), _set_for_postgresql(config, "exec")
     if host is not None:
         return Existing.from_dsn(_postgresql_dsn(config, host), source="pytest-postgresql's settings")
     return Cluster.start(find_binaries(explicit=executable and executable.rpartition("/")[0]))
+
+
+_DSN_SOURCES = {"command line": "--xjobs-dsn", "environment": "XJOBS_DSN", "ini": "the ini file's xjobs_dsn"}
 
 
 def _set_for_postgresql(config: pytest.Config, name: str) -> str | None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from xjobs.jobs import JobHandle
 
 _jobs: dict[str, JobHandle[Any, Any, Any]] = {}
+_cached: tuple[frozenset[str], list[str]] | None = None
 
 
 def register(handle: JobHandle[Any, Any, Any]) -> None:
@@ -31,6 +32,7 @@ def register(handle: JobHandle[Any, Any, Any]) -> None:
             name=handle.name,
         )
     _jobs[handle.name] = handle
+    _changed()
 
 
 def find(name: str) -> JobHandle[Any, Any, Any] | None:
@@ -43,9 +45,30 @@ def registered_jobs() -> list[JobHandle[Any, Any, Any]]:
     return [_jobs[name] for name in sorted(_jobs)]
 
 
-def queues() -> set[str]:
+def queues() -> frozenset[str]:
     """The queues that declared jobs go to when an enqueue names none."""
-    return {handle.queue for handle in _jobs.values()}
+    return _derived()[0]
+
+
+def dropping() -> list[str]:
+    """The names of jobs whose last failure ends them `failed` and not `dead`."""
+    return _derived()[1]
+
+
+def _derived() -> tuple[frozenset[str], list[str]]:
+    """What claims ask of all declared jobs, worked out once for each set of them."""
+    global _cached  # noqa: PLW0603 - belongs to _jobs
+    if _cached is None:
+        _cached = (
+            frozenset(handle.queue for handle in _jobs.values()),
+            [name for name in sorted(_jobs) if not _jobs[name].retry.dead_letter],
+        )
+    return _cached
+
+
+def _changed() -> None:
+    global _cached  # noqa: PLW0603
+    _cached = None
 
 
 def _is_loaded(handle: JobHandle[Any, Any, Any]) -> bool:
@@ -67,3 +90,4 @@ def scope() -> Iterator[None]:
         imported = {name: handle for name, handle in _jobs.items() if "<locals>" not in handle.body.__qualname__}
         _jobs.clear()
         _jobs.update(before | imported)
+        _changed()

@@ -101,6 +101,11 @@ def complete(conninfo: str) -> str:
             f"the connection string cannot be read: {str(problem).strip()}",
             "write it as postgresql://user@host:5432/dbname or as host=... dbname=...",
         ) from None
+    if "@" in str(given.get("host", "")):
+        raise DriverUnavailable(
+            "the connection URL holds an @ that is not the one before the host",
+            "write an @ in the user name or password as %40",
+        )
     defaults: dict[str, Any] = {"application_name": "xjobs"}
     if "PGCONNECT_TIMEOUT" not in os.environ:
         defaults["connect_timeout"] = CONNECT_TIMEOUT

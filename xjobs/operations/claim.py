@@ -40,7 +40,7 @@ async def claim(
         "limit": check_count(limit, "limit"),
         "lease": check_duration(lease, "lease", low=timedelta(microseconds=1)),
         "worker_id": check_text(worker_id, "worker_id"),
-        "drop_exhausted": [job.name for job in registry.registered_jobs() if not job.retry.dead_letter],
+        "drop_exhausted": registry.dropping(),
     }
     if limit == 0:
         return Claimed([], [])

@@ -1,0 +1,183 @@
+"""Enqueueing inside a SQLAlchemy transaction: on Postgres on the connection itself, in memory by following it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+import xjobs
+from pytest_xjobs.queue import XjobsQueue
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, xjobs_backend: str, tmp_path: Path) -> str:
+    if xjobs_backend == "memory":
+        return f"sqlite:///{tmp_path}/app.db"
+    dsn: str = request.getfixturevalue("xjobs_dsn")
+    return dsn.replace("postgresql://", "postgresql+psycopg://")
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def work() -> xjobs.JobHandle[Any, Any, Any]:
+    @xjobs.job(key="work:{n}")
+    def work(n: int) -> None: ...
+
+    return work
+
+
+Work = xjobs.JobHandle[Any, Any, Any]
+
+
+@pytest.fixture(params=["memory", "pg"], autouse=True)
+def xjobs_backend(request: pytest.FixtureRequest) -> str:
+    """Both backends, whatever the run was asked for."""
+    return str(request.param)
+
+
+def test_a_job_of_a_session_appears_with_the_commit(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
+    with Session(engine) as session:
+        made = work.using(connection=session).enqueue(n=1)
+        xjobs_queue.assert_not_enqueued(work)
+        session.commit()
+        assert xjobs_queue.assert_enqueued(work.call(n=1)).id == made.id
+
+
+def test_a_job_of_a_session_vanishes_with_the_rollback(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
+    with Session(engine) as session:
+        work.using(connection=session).enqueue(n=1)
+        session.rollback()
+        xjobs_queue.assert_not_enqueued(work)
+        # The session goes on with another transaction, which is followed anew.
+        work.using(connection=session).enqueue(n=2)
+        session.commit()
+    assert xjobs_queue.assert_enqueued(work).input == {"n": 2}
+
+
+def test_a_session_that_is_closed_rolls_its_jobs_back(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
+    with Session(engine) as session:
+        work.using(connection=session).enqueue(n=1)
+    xjobs_queue.assert_not_enqueued(work)
+
+
+def test_only_the_jobs_of_a_rolled_back_savepoint_vanish(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
+    with Session(engine) as session:
+        work.using(connection=session).enqueue(n=1)
+        with session.begin_nested():
+            work.using(connection=session).enqueue(n=2)
+        inner = session.begin_nested()
+        work.using(connection=session).enqueue(n=3)
+        inner.rollback()
+        work.using(connection=session).enqueue(n=4)
+        session.commit()
+    assert [row.input["n"] for row in xjobs_queue.assert_enqueued(work, count=3)] == [1, 2, 4]
+
+
+def test_a_key_freed_by_a_savepoint_rollback_can_be_taken_again(
+    xjobs_queue: XjobsQueue, engine: Engine, work: Work
+) -> None:
+    with Session(engine) as session:
+        inner = session.begin_nested()
+        first = work.using(connection=session).enqueue(n=1)
+        inner.rollback()
+        again = work.using(connection=session).enqueue(n=1)
+        assert (again.deduped, again.id != first.id) == (False, True)
+        session.commit()
+    assert xjobs_queue.assert_enqueued(work).id == again.id
+
+
+def test_a_duplicate_inside_one_transaction_is_answered(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
+    with Session(engine) as session:
+        first = work.using(connection=session).enqueue(n=1)
+        assert work.using(connection=session).enqueue(n=1) == (first.id, first.run_id, True)
+        session.commit()
+    xjobs_queue.assert_enqueued(work, count=1)
+
+
+def test_a_core_connection_and_a_scoped_session(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
+    with engine.begin() as connection:
+        assert isinstance(connection, Connection)
+        work.using(connection=connection).enqueue(n=1)
+    session = scoped_session(sessionmaker(engine))
+    work.using(connection=session).enqueue(n=2)
+    session.commit()
+    session.remove()
+    xjobs_queue.assert_enqueued(work, count=2)
+
+
+def test_many_jobs_in_one_transaction(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
+    with Session(engine) as session:
+        xjobs.enqueue_many([work.call(n=n) for n in range(5)], connection=session)
+        xjobs_queue.assert_not_enqueued(work)
+        session.commit()
+    xjobs_queue.assert_enqueued(work, count=5)
+
+
+def test_jobs_and_rows_share_their_fate(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("create table if not exists app_rows (n int primary key)"))
+        connection.execute(text("delete from app_rows"))
+        connection.execute(text("insert into app_rows values (1)"))
+    with Session(engine) as session:
+        work.using(connection=session).enqueue(n=1)
+        with pytest.raises(Exception, match=r"(?i)unique"):
+            session.execute(text("insert into app_rows values (1)"))
+        session.rollback()
+    xjobs_queue.assert_not_enqueued(work)
+
+
+def test_the_body_runs_only_after_the_commit(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
+    with Session(engine) as session:
+        work.using(connection=session).enqueue(n=1)
+        assert xjobs_queue.drain().runs == ()
+        session.commit()
+    assert len(xjobs_queue.drain().runs) == 1
+
+
+async def test_an_async_session(xjobs_queue: XjobsQueue, url: str, xjobs_backend: str, work: Work) -> None:
+    if xjobs_backend == "memory":
+        url = url.replace("sqlite://", "sqlite+aiosqlite://")
+    engine = create_async_engine(url)
+    async with AsyncSession(engine) as session:
+        await work.using(connection=session).aenqueue(n=1)
+        await session.rollback()
+        await work.using(connection=session).aenqueue(n=2)
+        xjobs_queue.assert_not_enqueued(work)
+        await session.commit()
+    await engine.dispose()
+    assert xjobs_queue.assert_enqueued(work).input == {"n": 2}
+
+
+def test_an_async_session_in_a_blocking_call_is_refused(xjobs_queue: XjobsQueue, url: str, work: Work) -> None:
+    session = AsyncSession(create_async_engine(url.replace("sqlite://", "sqlite+aiosqlite://")))
+    with pytest.raises(xjobs.ConnectionUnsupported, match="aenqueue"):
+        work.using(connection=session).enqueue(n=1)
+
+
+@pytest.mark.parametrize("xjobs_backend", ["pg"], indirect=True)  # in memory, sessions on every database are followed
+def test_a_session_on_another_database_library_is_refused(xjobs_queue: XjobsQueue, tmp_path: Path, work: Work) -> None:
+    with (
+        Session(create_engine(f"sqlite:///{tmp_path}/other.db")) as session,
+        pytest.raises(xjobs.ConnectionUnsupported, match=r"postgresql\+psycopg"),
+    ):
+        work.using(connection=session).enqueue(n=1)
+
+
+def test_an_unknown_connection_is_refused_by_name(xjobs_queue: XjobsQueue, work: Work) -> None:
+    import sqlite3
+
+    with pytest.raises(xjobs.ConnectionUnsupported, match=r"sqlite3\.Connection"):
+        work.using(connection=sqlite3.connect(":memory:")).enqueue(n=1)
+    xjobs_queue.assert_not_enqueued(work)
