@@ -54,7 +54,7 @@ async def fetch(connection: Connection, statement: Statement, values: tuple[Any,
     """Run one statement on a connection and answer its rows, in binary form on the wire."""
     async with AsyncCursor(connection) as cursor:
         await cursor.execute(statement, wrap(statement, values), binary=True)
-        return await cursor.fetchall() if cursor.description else []
+        return await cursor.fetchall()
 
 
 class AsyncPostgresDriver:

@@ -59,7 +59,7 @@ def fetch(connection: Connection, statement: Statement, values: tuple[Any, ...])
     """Run one statement on a connection and answer its rows, in binary form on the wire."""
     with Cursor(connection) as cursor:
         cursor.execute(statement, wrap(statement, values), binary=True)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall()
 
 
 class PostgresDriver:

@@ -1,32 +1,134 @@
-"""Joining a psycopg 3 connection, blocking or async."""
+"""Joining a psycopg 3 connection, blocking or async, and following one from memory."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary, finalize, ref
 
-from psycopg import AsyncConnection
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
 
-from xjobs.drivers.async_postgres import AsyncConnectionDriver
-from xjobs.drivers.base import Driver
-from xjobs.drivers.memory import MemoryDriver
-from xjobs.drivers.postgres import ConnectionDriver
-from xjobs.errors import ConnectionUnsupported
+from xjobs.drivers.async_postgres import AsyncConnectionDriver, fetch as fetch_async
+from xjobs.drivers.base import Driver, Row
+from xjobs.drivers.memory import MemoryDriver, MemoryTransaction
+from xjobs.drivers.postgres import ConnectionDriver, check_usable, fetch
+from xjobs.sql import Statement
+
+Connection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
-async def join(connection: Any) -> Driver:
+async def join(connection: Connection) -> Driver:
     """A driver over the connection itself."""
-    return (
-        AsyncConnectionDriver(connection) if isinstance(connection, AsyncConnection) else ConnectionDriver(connection)
-    )
+    if isinstance(connection, psycopg.AsyncConnection):
+        return AsyncConnectionDriver(connection)
+    return ConnectionDriver(connection)
 
 
-async def follow(connection: Any, memory: MemoryDriver) -> Driver:  # noqa: ARG001 - the integration's signature
-    """Refuse: the library does not say when its transactions end.
+async def follow(connection: Connection, memory: MemoryDriver) -> Driver:
+    """A memory transaction that ends as the connection's does, savepoints included.
+
+    In autocommit and outside of a transaction there is nothing to follow.
 
     Raises:
-        ConnectionUnsupported: always.
+        TransactionAborted: the connection's transaction has failed.
+        ConnectionUnsupported: it is closed.
     """
-    raise ConnectionUnsupported(
-        f"a memory queue cannot follow the transactions of a {type(connection).__module__}.{type(connection).__name__}",
-        "run this test on Postgres (pytest --xjobs-pg), or enqueue after the commit",
-    )
+    check_usable(connection)
+    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+        return memory
+    follower = _followers.get(connection)
+    if follower is None or follower.ended():
+        follower = _followers[connection] = _Follower(connection, memory)
+    await follower.mark(connection)
+    return follower.transaction
+
+
+_followers: WeakKeyDictionary[Connection, _Follower] = WeakKeyDictionary()
+_numbers = count(1)
+
+# Both are undone when the transaction, or the savepoint around them, rolls back: a notification is delivered by the
+# commit and not otherwise, which tells the fate afterwards; a lock is released at once, which tells it meanwhile.
+_MARK = Statement(
+    """
+select pg_current_xact_id()::text as transaction, pg_notify($1, $2::text) as sent,
+       pg_advisory_xact_lock_shared($3::int, $2::int) as locked,
+       array(select l.objid::int from pg_locks l
+              where l.locktype = 'advisory' and l.classid = $3::int::oid and l.pid = pg_backend_pid()) as standing
+""",
+    "SQL_FOLLOW",
+    ("channel", "mark", "lock"),
+    "Marks the caller's transaction, and answers which marks of it stand.",
+)
+_LOCK = 0x786A6F70
+
+
+class _Follower:
+    """Ends a memory transaction as the transaction of a psycopg connection has ended, which the server is asked."""
+
+    def __init__(self, connection: Connection, memory: MemoryDriver) -> None:
+        self.transaction: MemoryTransaction = memory.begin()
+        self._memory = memory
+        self._channel = f"xjobs_follow_{next(_numbers)}_{id(self)}"
+        info = connection.info
+        self._watcher = psycopg.connect(make_conninfo(info.dsn, password=info.password or None), autocommit=True)
+        self._watcher.execute(f"listen {self._channel}".encode())
+        # A transaction that nobody ends is never seen to end; the watcher goes with the tables it would write to.
+        finalize(self, self._watcher.close)
+        # Not the connection itself, which is the key under which this object is held.
+        self._connection = ref(connection)
+        self._xid: str | None = None
+        self._marks: dict[int, int] = {}  # mark: how many rows the transaction had before it
+        self._last = 0
+        memory.store.followed.append(self._look)
+
+    def ended(self) -> bool:
+        """Whether the transaction has ended, as of now."""
+        if self.transaction.open:
+            self._look()
+        return not self.transaction.open
+
+    async def mark(self, connection: Connection) -> None:
+        """Mark what the transaction is about to write, and undo what savepoints have taken back."""
+        self._last += 1
+        values = self._channel, self._last, _LOCK
+        rows: list[Row]
+        if isinstance(connection, psycopg.AsyncConnection):
+            rows = await fetch_async(connection, _MARK, values)
+        else:
+            rows = fetch(connection, _MARK, values)
+        ((self._xid, _, _, standing),) = rows
+        self._undo({mark for mark in self._marks if mark not in standing})
+        self._marks[self._last] = self.transaction.mark()
+
+    def _undo(self, gone: set[int]) -> None:
+        """Undo what was written under marks that a savepoint's rollback has taken back; they are the latest ones."""
+        if gone:
+            self.transaction.rollback_to(min(self._marks[mark] for mark in gone))
+            for mark in gone:
+                del self._marks[mark]
+
+    def _look(self) -> None:
+        if self._xid is None:
+            return
+        connection = self._connection()
+        closed = connection is None or connection.closed  # asked first: it can commit until then
+        row = self._watcher.execute("select pg_xact_status(%s::xid8)", [self._xid]).fetchone()
+        status = row[0] if row is not None else None
+        if status == "in progress" and not closed:
+            return
+        if status == "committed":
+            delivered = {int(notice.payload) for notice in self._watcher.notifies(timeout=0)}
+            self._undo(set(self._marks) - delivered)
+            self._stop()
+            self.transaction.commit()
+        else:
+            self._stop()
+            self.transaction.rollback()
+
+    def _stop(self) -> None:
+        with suppress(ValueError):
+            self._memory.store.followed.remove(self._look)
+        self._watcher.close()

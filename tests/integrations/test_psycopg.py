@@ -1,0 +1,140 @@
+"""Enqueueing inside a psycopg transaction: on Postgres on the connection itself, in memory by following it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import xjobs
+from pytest_xjobs.queue import XjobsQueue
+from pytest_xjobs.runtime import Runtime
+
+Work = xjobs.JobHandle[Any, Any, Any]
+
+
+@pytest.fixture(params=["memory", "pg"], autouse=True)
+def xjobs_backend(request: pytest.FixtureRequest) -> str:
+    """Both backends, whatever the run was asked for."""
+    return str(request.param)
+
+
+@pytest.fixture
+def dsn(run: Runtime) -> str:
+    """A database for the app's connection; in memory the queue is not in it."""
+    return run.shared().database.dsn
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(dsn) as connection:
+        yield connection
+
+
+@pytest.fixture
+def work() -> Work:
+    @xjobs.job(key="work:{n}")
+    def work(n: int) -> None: ...
+
+    return work
+
+
+def queued(queue: XjobsQueue) -> list[int]:
+    return sorted(row.input["n"] for row in queue.jobs())
+
+
+def test_commit_and_rollback(xjobs_queue: XjobsQueue, connection: psycopg.Connection[Any], work: Work) -> None:
+    work.using(connection=connection).enqueue(n=1)
+    assert queued(xjobs_queue) == []
+    connection.commit()
+    assert queued(xjobs_queue) == [1]
+    work.using(connection=connection).enqueue(n=2)
+    connection.rollback()
+    assert queued(xjobs_queue) == [1]
+
+
+def test_savepoints(xjobs_queue: XjobsQueue, connection: psycopg.Connection[Any], work: Work) -> None:
+    here = work.using(connection=connection)
+    here.enqueue(n=1)
+    with connection.transaction():
+        here.enqueue(n=2)
+    with connection.transaction(force_rollback=True):
+        here.enqueue(n=3)
+        here.enqueue(n=4)
+    assert not here.enqueue(n=4).deduped, "the key went with the savepoint"
+    with connection.transaction(force_rollback=True):
+        here.enqueue(n=5)
+    connection.commit()
+    assert queued(xjobs_queue) == [1, 2, 4]
+
+
+def test_a_key_is_shared_inside_one_transaction(
+    xjobs_queue: XjobsQueue, connection: psycopg.Connection[Any], work: Work
+) -> None:
+    first = work.using(connection=connection).enqueue(n=1)
+    assert work.using(connection=connection).enqueue(n=1) == (first.id, first.run_id, True)
+    connection.commit()
+    assert queued(xjobs_queue) == [1]
+
+
+def test_a_connection_that_is_closed_rolls_back(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
+    connection = psycopg.connect(dsn)
+    work.using(connection=connection).enqueue(n=1)
+    connection.close()
+    assert queued(xjobs_queue) == []
+
+
+def test_autocommit_and_a_transaction_on_it(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        work.using(connection=connection).enqueue(n=1)
+        assert queued(xjobs_queue) == [1]
+        with connection.transaction():
+            work.using(connection=connection).enqueue(n=2)
+            assert queued(xjobs_queue) == [1]
+        assert queued(xjobs_queue) == [1, 2]
+
+
+def test_two_connections(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
+    with psycopg.connect(dsn) as one, psycopg.connect(dsn) as other:
+        work.using(connection=one).enqueue(n=1)
+        work.using(connection=other).enqueue(n=2)
+        other.commit()
+        assert queued(xjobs_queue) == [2]
+        one.rollback()
+    assert queued(xjobs_queue) == [2]
+
+
+def test_a_failed_transaction_is_refused(
+    xjobs_queue: XjobsQueue, connection: psycopg.Connection[Any], work: Work
+) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        connection.execute("select 1/0")
+    with pytest.raises(xjobs.TransactionAborted):
+        work.using(connection=connection).enqueue(n=1)
+    connection.rollback()
+    work.using(connection=connection).enqueue(n=2)
+    connection.commit()
+    assert queued(xjobs_queue) == [2]
+
+
+def test_a_pipeline(xjobs_queue: XjobsQueue, connection: psycopg.Connection[Any], work: Work) -> None:
+    with connection.pipeline():
+        connection.execute("select 1")
+        work.using(connection=connection).enqueue(n=1)
+    assert queued(xjobs_queue) == []
+    connection.commit()
+    assert queued(xjobs_queue) == [1]
+
+
+async def test_an_async_connection(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        await work.using(connection=connection).aenqueue(n=1)
+        await connection.rollback()
+        await work.using(connection=connection).aenqueue(n=2)
+        assert queued(xjobs_queue) == []
+        await connection.commit()
+        assert queued(xjobs_queue) == [2]
+        with pytest.raises(xjobs.ConnectionUnsupported, match="aenqueue"):
+            work.using(connection=connection).enqueue(n=3)
