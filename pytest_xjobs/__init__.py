@@ -1,1 +1,31 @@
-"""pytest_xjobs: the pytest plugin of xjobs."""
+"""pytest_xjobs: the pytest plugin of xjobs.
+
+The types of the fixtures are here for annotations in tests. They are imported when they are asked for, since the plugin
+is loaded in every pytest run of the environment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_xjobs.clock import Clock as XjobsClock
+    from pytest_xjobs.environment import XjobsWarning
+    from pytest_xjobs.queue import XjobsQueue
+
+__all__ = ["XjobsClock", "XjobsQueue", "XjobsWarning"]
+
+_HOMES = {
+    "XjobsClock": ("pytest_xjobs.clock", "Clock"),
+    "XjobsQueue": ("pytest_xjobs.queue", "XjobsQueue"),
+    "XjobsWarning": ("pytest_xjobs.environment", "XjobsWarning"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)

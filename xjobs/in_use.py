@@ -51,7 +51,11 @@ def push(source: Source) -> Using:
 
 
 class TestUse:
-    """The use of a test's queue: handles and queues that the app connects lead to it until the block ends."""
+    """The use of a test's queue: handles and queues that the app connects lead to it until the block ends.
+
+    What the app puts in use during the block is in use no longer after it, so that a later test without a queue of its
+    own does not enqueue to this one's.
+    """
 
     __test__ = False
 
@@ -61,10 +65,14 @@ class TestUse:
     def __enter__(self) -> None:
         global test_source
         self._outer, test_source = test_source, self._source
+        with _lock:
+            self._before = list(_stack)
 
     def __exit__(self, *_: object) -> None:
         global test_source  # noqa: PLW0603
         test_source = self._outer
+        with _lock:
+            _stack[:] = [using for using in _stack if using in self._before]
 
 
 def source_for(colour: Colour) -> tuple[Source, Driver]:

@@ -22,6 +22,8 @@ from xjobs.transactions import Colour, join
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+SQLALCHEMY_SCHEME = "postgresql+psycopg"
+
 POOL_SIZE = 10
 """The most connections that a queue made by `connect` opens."""
 
@@ -105,7 +107,7 @@ class Queue(_Queue):
 
     @classmethod
     def connect(cls, url: str, *, pool_size: int = POOL_SIZE) -> Self:
-        """A queue by its address: `memory://`, or a Postgres connection string or URL.
+        """A queue by its address: `memory://`, or a Postgres connection string or URL, also SQLAlchemy's for psycopg.
 
         Nothing is connected before the first call. On Postgres, up to `pool_size` connections are opened as needed.
 
@@ -118,7 +120,7 @@ class Queue(_Queue):
         from xjobs.drivers.postgres import PoolDriver, make_pool
         from xjobs.drivers.session import complete
 
-        complete(url)
+        complete(url := _for_libpq(url))
         return cls(PoolDriver(lambda: make_pool(url, pool_size), conninfo=url, owned=True), from_app=True)
 
     @classmethod
@@ -177,7 +179,7 @@ class AsyncQueue(_Queue):
         from xjobs.drivers.async_postgres import AsyncPoolDriver, make_pool
         from xjobs.drivers.session import complete
 
-        complete(url)
+        complete(url := _for_libpq(url))
         return cls(AsyncPoolDriver(lambda: make_pool(url, pool_size), conninfo=url, owned=True), from_app=True)
 
     @classmethod
@@ -221,7 +223,7 @@ def use(queue: Queue | AsyncQueue) -> in_use.Using:
     """
     if not isinstance(queue, Queue | AsyncQueue):
         raise Invariant(f"use() was given {queue!r}", "give an xjobs.Queue or an xjobs.AsyncQueue")
-    return in_use.push(queue.source)
+    return in_use.push(queue._own)  # noqa: SLF001 - the same module; what it leads to now ends with the test
 
 
 def enqueue_many(calls: Iterable[Call], *, connection: Any = None) -> list[Enqueued]:
@@ -273,9 +275,15 @@ def _is_memory(url: object) -> bool:
     if url.startswith("memory:") and url != "memory://":
         raise Invariant(f"the address of the queue is {url!r}", "write memory:// and nothing behind it")
     scheme, separator, _ = url.partition("://")
-    if separator and scheme not in ("memory", "postgresql", "postgres") and "=" not in scheme:
+    if separator and scheme not in ("memory", "postgresql", "postgres", SQLALCHEMY_SCHEME) and "=" not in scheme:
         raise Invariant(f"the address of the queue begins with {scheme!r}", "give memory:// or postgresql://...")
     return url == "memory://"
+
+
+def _for_libpq(url: str) -> str:
+    """The address without the driver that SQLAlchemy has in its scheme."""
+    scheme, separator, rest = url.partition("://")
+    return f"postgresql://{rest}" if separator and scheme == SQLALCHEMY_SCHEME else url
 
 
 def _memory_driver() -> Driver:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from flask import Flask
-from pytest_xjobs.queue import XjobsQueue
+from pytest_xjobs import XjobsQueue
 
 from shop import carrier, create_app, mailer, payments
 from shop.carrier import Parcel

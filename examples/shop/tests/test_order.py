@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from pytest_xjobs.queue import XjobsQueue
+from pytest_xjobs import XjobsQueue
 
 from shop.carrier import Parcel
 from shop.database import Session

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from pytest_xjobs.clock import Clock
-from pytest_xjobs.queue import XjobsQueue
+from pytest_xjobs import XjobsClock
+from pytest_xjobs import XjobsQueue
 
 from shop.jobs import charge_card, order_confirmed
 from shop.payments import Gateway, GatewayDown
@@ -14,7 +14,7 @@ from shopper import Shopper
 
 
 def test_a_payment_is_tried_again_after_an_outage(
-    shopper: Shopper, gateway: Gateway, xjobs_queue: XjobsQueue, xjobs_clock: Clock
+    shopper: Shopper, gateway: Gateway, xjobs_queue: XjobsQueue, xjobs_clock: XjobsClock
 ) -> None:
     order = shopper.order(tea=2)
     shopper.pay(order)
@@ -30,7 +30,7 @@ def test_a_payment_is_tried_again_after_an_outage(
 
 
 def test_the_tries_are_further_and_further_apart(
-    shopper: Shopper, gateway: Gateway, xjobs_queue: XjobsQueue, xjobs_clock: Clock
+    shopper: Shopper, gateway: Gateway, xjobs_queue: XjobsQueue, xjobs_clock: XjobsClock
 ) -> None:
     start = xjobs_clock.freeze()
     job = shopper.pay(shopper.order(tea=2))
@@ -68,7 +68,7 @@ def test_a_click_on_a_paid_order_charges_nothing(shopper: Shopper, gateway: Gate
 
 
 def test_a_worker_that_dies_after_the_charge_does_not_charge_twice(
-    shopper: Shopper, gateway: Gateway, xjobs_queue: XjobsQueue, xjobs_clock: Clock
+    shopper: Shopper, gateway: Gateway, xjobs_queue: XjobsQueue, xjobs_clock: XjobsClock
 ) -> None:
     order = shopper.order(mug=1)
     job = shopper.pay(order)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pytest_xjobs.clock import Clock
-from pytest_xjobs.queue import XjobsQueue
+from pytest_xjobs import XjobsClock
+from pytest_xjobs import XjobsQueue
 
 from shop.jobs import payment_reminder
 from shop.mailer import Mail
@@ -15,7 +15,7 @@ REMINDER = "Your order is waiting for its payment"
 
 
 def test_an_unpaid_order_is_reminded_of_after_three_days(
-    shopper: Shopper, xjobs_queue: XjobsQueue, xjobs_clock: Clock, outbox: list[Mail]
+    shopper: Shopper, xjobs_queue: XjobsQueue, xjobs_clock: XjobsClock, outbox: list[Mail]
 ) -> None:
     order = shopper.order(tea=1)
     xjobs_queue.assert_enqueued(payment_reminder.call(order), due=timedelta(days=3))
@@ -27,7 +27,7 @@ def test_an_unpaid_order_is_reminded_of_after_three_days(
     assert outbox[-1] == Mail("ada@example.com", REMINDER)
 
 
-def test_a_paid_order_is_not(shopper: Shopper, xjobs_queue: XjobsQueue, xjobs_clock: Clock, outbox: list[Mail]) -> None:
+def test_a_paid_order_is_not(shopper: Shopper, xjobs_queue: XjobsQueue, xjobs_clock: XjobsClock, outbox: list[Mail]) -> None:
     shopper.pay(shopper.order(tea=1))
     xjobs_clock.advance(days=3)
     report = xjobs_queue.drain()

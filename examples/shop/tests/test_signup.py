@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_xjobs.queue import XjobsQueue
+from pytest_xjobs import XjobsQueue
 
 from shop.jobs import welcome_email
 from shop.mailer import Mail
