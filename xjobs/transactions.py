@@ -40,6 +40,8 @@ class _Known(NamedTuple):
 _KNOWN = {
     "psycopg.Connection": _Known("xjobs.integrations.psycopg"),
     "psycopg.AsyncConnection": _Known("xjobs.integrations.psycopg", is_async=True),
+    "django.utils.connection.ConnectionProxy": _Known("xjobs.integrations.django"),
+    "django.db.backends.base.base.BaseDatabaseWrapper": _Known("xjobs.integrations.django"),
     "sqlalchemy.orm.session.Session": _Known("xjobs.integrations.sqlalchemy"),
     "sqlalchemy.orm.scoping.scoped_session": _Known("xjobs.integrations.sqlalchemy"),
     "sqlalchemy.engine.base.Connection": _Known("xjobs.integrations.sqlalchemy"),
@@ -76,5 +78,5 @@ def _known(connection: Any) -> _Known:
     kind = type(connection)
     raise ConnectionUnsupported(
         f"connection is a {kind.__module__}.{kind.__qualname__}, which the queue cannot join",
-        "pass a psycopg 3 connection, or a SQLAlchemy 2 session or connection",
+        "pass a psycopg 3 connection, a SQLAlchemy 2 session or connection, or Django's connection",
     )

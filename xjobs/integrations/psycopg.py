@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary, finalize, ref
@@ -13,8 +12,9 @@ from psycopg.pq import TransactionStatus
 
 from xjobs.drivers.async_postgres import AsyncConnectionDriver, fetch as fetch_async
 from xjobs.drivers.base import Driver, Row
-from xjobs.drivers.memory import MemoryDriver, MemoryTransaction
+from xjobs.drivers.memory import MemoryDriver
 from xjobs.drivers.postgres import ConnectionDriver, check_usable, fetch
+from xjobs.integrations.following import MarkedTransaction
 from xjobs.sql import Statement
 
 Connection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
@@ -40,10 +40,10 @@ async def follow(connection: Connection, memory: MemoryDriver) -> Driver:
     if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
         return memory
     follower = _followers.get(connection)
-    if follower is None or follower.ended():
+    if follower is None or not follower.follows(memory):
         follower = _followers[connection] = _Follower(connection, memory)
     await follower.mark(connection)
-    return follower.transaction
+    return follower.transaction.driver
 
 
 _followers: WeakKeyDictionary[Connection, _Follower] = WeakKeyDictionary()
@@ -69,8 +69,6 @@ class _Follower:
     """Ends a memory transaction as the transaction of a psycopg connection has ended, which the server is asked."""
 
     def __init__(self, connection: Connection, memory: MemoryDriver) -> None:
-        self.transaction: MemoryTransaction = memory.begin()
-        self._memory = memory
         self._channel = f"xjobs_follow_{next(_numbers)}_{id(self)}"
         info = connection.info
         self._watcher = psycopg.connect(make_conninfo(info.dsn, password=info.password or None), autocommit=True)
@@ -80,35 +78,24 @@ class _Follower:
         # Not the connection itself, which is the key under which this object is held.
         self._connection = ref(connection)
         self._xid: str | None = None
-        self._marks: dict[int, int] = {}  # mark: how many rows the transaction had before it
-        self._last = 0
-        memory.store.followed.append(self._look)
+        self.transaction = MarkedTransaction(memory, self._look)
 
-    def ended(self) -> bool:
-        """Whether the transaction has ended, as of now."""
+    def follows(self, memory: MemoryDriver) -> bool:
+        """Whether the transaction is still open, as of now, and `memory` is where it writes."""
         if self.transaction.open:
             self._look()
-        return not self.transaction.open
+        return self.transaction.open and self.transaction.memory is memory
 
     async def mark(self, connection: Connection) -> None:
         """Mark what the transaction is about to write, and undo what savepoints have taken back."""
-        self._last += 1
-        values = self._channel, self._last, _LOCK
+        mark = self.transaction.next_mark()
         rows: list[Row]
         if isinstance(connection, psycopg.AsyncConnection):
-            rows = await fetch_async(connection, _MARK, values)
+            rows = await fetch_async(connection, _MARK, (self._channel, mark, _LOCK))
         else:
-            rows = fetch(connection, _MARK, values)
+            rows = fetch(connection, _MARK, (self._channel, mark, _LOCK))
         ((self._xid, _, _, standing),) = rows
-        self._undo({mark for mark in self._marks if mark not in standing})
-        self._marks[self._last] = self.transaction.mark()
-
-    def _undo(self, gone: set[int]) -> None:
-        """Undo what was written under marks that a savepoint's rollback has taken back; they are the latest ones."""
-        if gone:
-            self.transaction.rollback_to(min(self._marks[mark] for mark in gone))
-            for mark in gone:
-                del self._marks[mark]
+        self.transaction.set_mark(mark, standing)
 
     def _look(self) -> None:
         if self._xid is None:
@@ -120,15 +107,7 @@ class _Follower:
         if status == "in progress" and not closed:
             return
         if status == "committed":
-            delivered = {int(notice.payload) for notice in self._watcher.notifies(timeout=0)}
-            self._undo(set(self._marks) - delivered)
-            self._stop()
-            self.transaction.commit()
+            self.transaction.commit(standing=[int(notice.payload) for notice in self._watcher.notifies(timeout=0)])
         else:
-            self._stop()
             self.transaction.rollback()
-
-    def _stop(self) -> None:
-        with suppress(ValueError):
-            self._memory.store.followed.remove(self._look)
         self._watcher.close()

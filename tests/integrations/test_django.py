@@ -1,0 +1,118 @@
+"""Enqueueing inside Django's `atomic`: on Postgres on the connection itself, in memory by following it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from django.conf import settings
+from django.db import DatabaseError, connection as proxy, connections, transaction
+from psycopg.conninfo import conninfo_to_dict
+
+import xjobs
+from pytest_xjobs import XjobsQueue
+
+Work = xjobs.JobHandle[Any, Any, Any]
+
+if not settings.configured:
+    settings.configure(USE_TZ=True, DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+    django.setup()
+
+
+@pytest.fixture(params=["memory", "pg"], autouse=True)
+def xjobs_backend(request: pytest.FixtureRequest) -> str:
+    """Both backends, whatever the run was asked for."""
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def database(request: pytest.FixtureRequest, xjobs_backend: str, tmp_path: Path) -> Iterator[None]:
+    """Django's default connection: SQLite beside a queue in memory, else the queue's own database."""
+    if xjobs_backend == "memory":
+        options: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "app.db")}
+    else:
+        given = conninfo_to_dict(request.getfixturevalue("xjobs_dsn"))
+        options = {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": given["dbname"],
+            "USER": given["user"],
+            "HOST": given["host"],
+            "PORT": given["port"],
+        }
+    connections.databases["default"] = connections.configure_settings({"default": options})["default"]
+    if hasattr(connections._connections, "default"):
+        del connections["default"]
+    yield
+    connections.close_all()
+    del connections["default"]
+
+
+@pytest.fixture
+def work() -> Work:
+    @xjobs.job(key="work:{n}")
+    def work(n: int) -> None: ...
+
+    return work
+
+
+def queued(queue: XjobsQueue) -> list[int]:
+    return sorted(row.input["n"] for row in queue.jobs())
+
+
+def test_atomic_commits(xjobs_queue: XjobsQueue, work: Work) -> None:
+    with transaction.atomic():
+        work.using(connection=proxy).enqueue(n=1)
+        work.using(connection=connections["default"]).enqueue(n=2)
+        assert queued(xjobs_queue) == []
+    assert queued(xjobs_queue) == [1, 2]
+
+
+def test_atomic_rolls_back(xjobs_queue: XjobsQueue, work: Work) -> None:
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        work.using(connection=proxy).enqueue(n=1)
+        raise ZeroDivisionError
+    assert queued(xjobs_queue) == []
+    work.using(connection=proxy).enqueue(n=1)
+    assert queued(xjobs_queue) == [1]
+
+
+def test_a_savepoint_rolls_back(xjobs_queue: XjobsQueue, work: Work) -> None:
+    with transaction.atomic():
+        work.using(connection=proxy).enqueue(n=1)
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            work.using(connection=proxy).enqueue(n=2)
+            work.using(connection=proxy).enqueue(n=3)
+            raise ZeroDivisionError
+        assert not work.using(connection=proxy).enqueue(n=3).deduped, "the key went with the savepoint"
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            work.using(connection=proxy).enqueue(n=4)
+            raise ZeroDivisionError
+    assert queued(xjobs_queue) == [1, 3]
+
+
+def test_autocommit(xjobs_queue: XjobsQueue, work: Work) -> None:
+    work.using(connection=proxy).enqueue(n=1)
+    assert queued(xjobs_queue) == [1]
+
+
+def test_callbacks_of_the_app_see_the_job(xjobs_queue: XjobsQueue, work: Work) -> None:
+    seen: list[list[int]] = []
+    with transaction.atomic():
+        transaction.on_commit(lambda: seen.append(queued(xjobs_queue)))
+        work.using(connection=proxy).enqueue(n=1)
+        transaction.on_commit(lambda: work.enqueue(n=9))
+        work.using(connection=proxy).enqueue(n=2)
+    assert seen == [[1, 2]]
+    assert queued(xjobs_queue) == [1, 2, 9]
+
+
+def test_a_block_that_must_roll_back_is_refused(xjobs_queue: XjobsQueue, work: Work) -> None:
+    with transaction.atomic():
+        with pytest.raises(DatabaseError), transaction.atomic(savepoint=False):
+            proxy.cursor().execute("select nonsense")
+        with pytest.raises(xjobs.TransactionAborted):
+            work.using(connection=proxy).enqueue(n=1)
+    assert queued(xjobs_queue) == []
