@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -168,16 +170,16 @@ def test_an_async_session_in_a_blocking_call_is_refused(xjobs_queue: XjobsQueue,
 
 @pytest.mark.parametrize("xjobs_backend", ["pg"], indirect=True)  # in memory, sessions on every database are followed
 def test_a_session_on_another_database_library_is_refused(xjobs_queue: XjobsQueue, tmp_path: Path, work: Work) -> None:
-    with (
-        Session(create_engine(f"sqlite:///{tmp_path}/other.db")) as session,
-        pytest.raises(xjobs.ConnectionUnsupported, match=r"postgresql\+psycopg"),
-    ):
+    other = create_engine(f"sqlite:///{tmp_path}/other.db")
+    with Session(other) as session, pytest.raises(xjobs.ConnectionUnsupported, match=r"postgresql\+psycopg"):
         work.using(connection=session).enqueue(n=1)
+    other.dispose()
 
 
 def test_an_unknown_connection_is_refused_by_name(xjobs_queue: XjobsQueue, work: Work) -> None:
-    import sqlite3
-
-    with pytest.raises(xjobs.ConnectionUnsupported, match=r"sqlite3\.Connection"):
-        work.using(connection=sqlite3.connect(":memory:")).enqueue(n=1)
+    with (
+        closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(xjobs.ConnectionUnsupported, match=r"sqlite3\.Connection"),
+    ):
+        work.using(connection=connection).enqueue(n=1)
     xjobs_queue.assert_not_enqueued(work)
