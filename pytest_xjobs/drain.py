@@ -52,7 +52,20 @@ async def on_loop(handle: Handle, arguments: tuple[Any, ...], values: dict[str, 
     """Await an `async def` body on the running loop; run a `def` body in a thread, so that it may block."""
     if handle.is_async:
         return await handle.body(*arguments, **values)
-    return await asyncio.to_thread(handle.body, *arguments, **values)
+    return await asyncio.to_thread(_call, handle, arguments, values)
+
+
+def _call(handle: Handle, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
+    """Call a `def` body in a thread.
+
+    Raises:
+        RuntimeError: it raised StopIteration, which no future can carry: the loop would wait for ever. A blocking drain
+            raises the same, since Python lets none out of a coroutine (PEP 479).
+    """
+    try:
+        return handle.body(*arguments, **values)
+    except StopIteration as stop:
+        raise RuntimeError("the body raised StopIteration") from stop
 
 
 def refuse_on_loop(call: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,10 @@ from xjobs.queue import Drivers
 
 if TYPE_CHECKING:
     from pytest_xjobs.runtime import Place
+
+
+_GONE_WITHIN = 0.2
+"""Seconds that the server is given to notice that a connection was closed."""
 
 
 class XjobsWarning(pytest.PytestWarning):
@@ -113,6 +118,11 @@ def _end_leaked_transactions(place: Place) -> None:
     from pytest_xjobs.databases import leaked_transactions, terminate
 
     leaks = leaked_transactions(place.control)
+    deadline = time.monotonic() + _GONE_WITHIN
+    while leaks and time.monotonic() < deadline:
+        # A connection that was closed a moment ago may still be listed: its backend ends by itself.
+        time.sleep(_GONE_WITHIN / 20)
+        leaks = leaked_transactions(place.control)
     if leaks:
         terminate(place.control, leaks)
         listed = "".join(f"\n  {leak}" for leak in leaks)

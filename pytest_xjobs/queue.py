@@ -11,11 +11,12 @@ from uuid import UUID
 
 from pytest_xjobs.drain import InPlace, on_loop, refuse_on_loop
 from pytest_xjobs.environment import Environment
-from pytest_xjobs.matching import Expected, describe_row, explain_missing
+from pytest_xjobs.matching import Expected, describe_row, explain_missing, nearest
 from xjobs.bridge import run_sync
 from xjobs.errors import Invariant
 from xjobs.in_use import TestUse
 from xjobs.jobs import Call, JobHandle
+from xjobs.limits import check_count
 from xjobs.operations import drain as draining, inspect
 from xjobs.queue import Queue
 from xjobs.records import ClaimedJob, DrainReport, Enqueued, JobRow, Run
@@ -150,15 +151,22 @@ class XjobsQueue(Queue):
             count: exactly so many must match; the answer is the list of them, in the order of their enqueue.
 
         Raises:
-            AssertionError: none matches; the message shows the nearest ones and what differs.
+            AssertionError: none matches, or not `count`; the message shows the nearest ones and what differs.
+            Invariant: an argument that cannot be.
         """
         __tracebackhide__ = True
+        if count is not None:
+            check_count(count, "count")
         expected = Expected.of(job, input=input, queue=queue, key=key, tenant=tenant, due=due)
         rows = self._rows()
         found = [row for row in rows if _matches(expected, row)]
         if count is not None and len(found) != count:
-            listed = "".join(f"\n  {describe_row(row)}" for row in found[:10])
-            raise AssertionError(f"{len(found)} live jobs {expected}, expected {count}{listed}")
+            listed = [f"  {describe_row(row)}" for row in found[:10]]
+            if len(found) > len(listed):
+                listed.append(f"  and {len(found) - len(listed)} more")
+            near = nearest(expected, rows) if len(found) < count else []
+            told = f"{len(found)} live job{'' if len(found) == 1 else 's'} {expected}, expected {count}"
+            raise AssertionError("\n".join([told, *listed, *near]))
         if count is not None:
             return found
         if not found:
@@ -200,6 +208,11 @@ class XjobsQueue(Queue):
         __tracebackhide__ = True
         if state not in ALL:
             raise Invariant(f"state is {state!r}", f"name one of {', '.join(ALL)}")
+        if not isinstance(job, JobRow | Enqueued | Run | UUID | str):
+            raise Invariant(
+                f"{job!r} is not one job of the queue",
+                "give its id, or what an enqueue, an assertion or a drain answered for it",
+            )
         job_id = job.job_id if isinstance(job, Run) else job if isinstance(job, UUID | str) else job.id
         row = run_sync(inspect.job(self._driver("blocking"), job_id))
         if row is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import string
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Final, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, final, overload
@@ -319,8 +319,8 @@ class _Declare(Protocol):
 
     @overload
     def __call__(
-        self, body: Callable[Concatenate[AsyncContext, P], Awaitable[R]], /
-    ) -> JobHandle[Concatenate[AsyncContext, P], P, Awaitable[R]]: ...
+        self, body: Callable[Concatenate[AsyncContext, P], Coroutine[Any, Any, R]], /
+    ) -> JobHandle[Concatenate[AsyncContext, P], P, Coroutine[Any, Any, R]]: ...
 
     @overload
     def __call__(self, body: Callable[P, R], /) -> JobHandle[P, P, R]: ...

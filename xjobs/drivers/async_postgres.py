@@ -76,7 +76,7 @@ class AsyncPostgresDriver:
         self.before = before
         self._connection: Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def connection(self) -> Connection:
         """The connection of the running loop, opened if need be.
@@ -84,24 +84,36 @@ class AsyncPostgresDriver:
         Raises:
             DriverUnavailable: nothing answered.
         """
+        async with self._turn():
+            return await self._opened()
+
+    def _turn(self) -> asyncio.Lock:
+        """The lock of the running loop, held for a statement.
+
+        Without it the check for an open connection would take in the answer that another task waits for.
+        """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self.abandon()
-            self._loop, self._opening = loop, asyncio.Lock()
-        async with self._opening:
-            if self._connection is None or not still_open(self._connection):
-                self._connection = await connect(self.conninfo)
-            return self._connection
+            self._loop, self._lock = loop, asyncio.Lock()
+        return self._lock
+
+    async def _opened(self) -> Connection:
+        if self._connection is None or not still_open(self._connection):
+            self._connection = await connect(self.conninfo)
+        return self._connection
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
         """Run one statement; a deadlock or serialization failure sends it again."""
         if self.before is not None:
             self.before()
-        return await run_again(await self.connection(), statement, statement.bind(**parameters), self.conninfo)
+        async with self._turn():
+            return await run_again(await self._opened(), statement, statement.bind(**parameters), self.conninfo)
 
     async def run_script(self, text: str) -> None:
         """Run schema text in one transaction."""
-        await run_script(await self.connection(), text)
+        async with self._turn():
+            await run_script(await self._opened(), text)
 
     async def aclose(self) -> None:
         """Close the connection."""

@@ -97,11 +97,14 @@ class PostgresDriver:
         """Run one statement; a deadlock or serialization failure sends it again."""
         if self.before is not None:
             self.before()
-        return run_again(self.connection(), statement, statement.bind(**parameters), self.conninfo)
+        # Held for the statement: the check for an open connection would take in the answer that another thread waits for.
+        with self._lock:
+            return run_again(self.connection(), statement, statement.bind(**parameters), self.conninfo)
 
     async def run_script(self, text: str) -> None:
         """Run schema text in one transaction."""
-        run_script(self.connection(), text)
+        with self._lock:
+            run_script(self.connection(), text)
 
     async def aclose(self) -> None:
         """Close the connection."""

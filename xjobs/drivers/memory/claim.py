@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.json import decode
 
 from xjobs.drivers.memory.store import HeapEntry, Job, Session
+from xjobs.errors import WouldBlock
 from xjobs.states import WAITING
 
 LEASE_LAPSED = "LeaseLapsed: the lease lapsed during the final attempt, its worker is gone or stalled"
@@ -29,7 +30,12 @@ def claim(
     served = [queue for queue in queues if ("queue", queue) not in pauses]
     found = _found(session, served, limit)
     exhausted = [job for job in found if job.state == "running" and job.attempt >= job.max_attempts]
-    counters = {name: session.counter(name) for name in sorted({job.name for job in exhausted})}
+    try:
+        counters = session.counters({job.name for job in exhausted})
+    except WouldBlock:
+        for job in found:
+            session.store.index(job)
+        raise
     for job in found:
         if job in exhausted:
             state = "failed" if job.name in drop_exhausted else "dead"
@@ -54,6 +60,7 @@ def claim(
 def _found(session: Session, queues: Sequence[str], limit: int) -> list[Job]:
     """The due rows of the queues that no other transaction holds, in (run_at, id) order."""
     found: list[Job] = []
+    in_order = len(queues) == 1
     for queue in queues:
         waiting = session.store.waiting.get(queue)
         if waiting:
@@ -61,9 +68,9 @@ def _found(session: Session, queues: Sequence[str], limit: int) -> list[Job]:
         running = session.store.running.get(queue)
         if running:
             lapsed = _pop(session, running, None, _runs)
-            lapsed.sort(key=_order)
             found += lapsed
-    if len(queues) > 1 or len(found) > limit:
+            in_order = in_order and not lapsed
+    if not in_order:
         found.sort(key=_order)
         for job in found[limit:]:
             session.store.index(job)
@@ -79,7 +86,8 @@ def _pop(session: Session, heap: list[HeapEntry], limit: int | None, counts: Any
         instant, _, job = entry
         if session.locked(job):
             held.append(entry)
-        elif counts(job, instant):
+        # A row that came back to an instant that it had before has two entries, and they are neighbours.
+        elif counts(job, instant) and not (taken and taken[-1] is job):
             taken.append(job)
     for entry in held:
         heappush(heap, entry)

@@ -48,7 +48,7 @@ def enqueue(
     ):
         job_id, is_named, name, _, _, key, *_, tenant, _, _ = values
         live_key = (name, tenant or "", key)
-        standing = _standing(session, job_id, is_named, live_key) or made.get(live_key)
+        standing = _standing(session, job_id, is_named, live_key, made)
         if standing is None:
             job = made[live_key] = _row(session.now, values)
             answers.append((job.id, job.run_id, False))
@@ -59,20 +59,23 @@ def enqueue(
     return answers
 
 
-def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey) -> Job | None:
+def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey, made: dict[LiveKey, Job]) -> Job | None:
     """The row that answers in place of a new one."""
     store = session.store
     known = store.jobs.get(job_id)
-    if known is not None:
-        if named and session.visible(known) is not None:
-            return known
-        session.wait_for(known, f"the id {job_id}")
+    if named and known is not None and session.visible(known) is not None:
+        return known
     holder = store.live.get(live_key)
     if holder is not None:
         session.wait_for(holder, "a job with the same key")
-    elif live_key in store.freeing:
+        return holder
+    if live_key in store.freeing:
         session.wait_for(store.freeing[live_key], "a job with the same key")
-    return holder
+    sibling = made.get(live_key)
+    if sibling is None and known is not None:
+        # Last, as on Postgres: only a row that no key keeps out comes to the primary key.
+        session.wait_for(known, f"the id {job_id}")
+    return sibling
 
 
 def _row(now: datetime, values: tuple[Any, ...]) -> Job:

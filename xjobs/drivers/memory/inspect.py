@@ -38,11 +38,15 @@ def jobs(
 
 def waiting(session: Session, *, limit: int) -> list[tuple[Any, ...]]:
     """Twin of SQL_WAITING."""
-    live = [(_due_at(job), job.id.int, job) for job in _visible(session) if job.state in LIVE]
     pauses = session.store.pauses
+    live = [
+        (("queue", job.queue) in pauses, _due_at(job), job.id.int, job)
+        for job in _visible(session)
+        if job.state in LIVE
+    ]
     return [
-        (job.id, job.name, job.queue, job.state, due, due <= session.now, ("queue", job.queue) in pauses, len(live))
-        for due, _, job in nsmallest(limit, live)
+        (job.id, job.name, job.queue, job.state, due, due <= session.now, paused, len(live))
+        for paused, due, _, job in nsmallest(limit, live)
     ]
 
 

@@ -21,7 +21,7 @@ def ack(
 ) -> list[tuple[Any, ...]]:
     """Twin of SQL_ACK."""
     held = held_claims(session, ids, worker_id, claims, durations_ms)
-    counters = {name: session.counter(name) for name in sorted({job.name for job, _ in held}) if counted}
+    counters = session.counters({job.name for job, _ in held} if counted else ())
     for job, duration_ms in held:
         session.change(job, state="done", visible_at=None, claimed_by=None)
         if counted:
@@ -49,7 +49,7 @@ def nack(
     given = list(zip(states, delays, errors, stacks, counted, durations_ms, strict=True))
     held = held_claims(session, ids, worker_id, claims, given)
     told = [(job, _COUNTED_AS.get((outcome[0], outcome[4]))) for job, outcome in held]
-    counters = {name: session.counter(name) for name in sorted({job.name for job, column in told if column})}
+    counters = session.counters({job.name for job, column in told if column})
     for (job, outcome), (_, column) in zip(held, told, strict=True):
         state, delay, error, stack, is_counted, duration_ms = outcome
         session.change(

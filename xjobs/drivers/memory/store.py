@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from heapq import heappush
 from typing import Any, Self, TypeVar
@@ -87,6 +87,10 @@ class Job(Row):
     enqueued_by: str | None
     progress: str | None
     claims: int
+
+    def __lt__(self, other: Job) -> bool:
+        """Order heap entries of two rows that had one id, one after the other: either way will do."""
+        return False
 
     @property
     def live_key(self) -> LiveKey:
@@ -210,13 +214,21 @@ class Session:
             row.writer = self.transaction
             self.transaction.rows.append(row)
 
-    def counter(self, job: str) -> Counter:
-        """The counters of a job name in the present minute, to be written.
+    def counters(self, jobs: Iterable[str]) -> dict[str, Counter]:
+        """The counters of job names in the present minute, to be written.
 
         Raises:
-            WouldBlock: another open transaction is counting there.
+            WouldBlock: another open transaction is counting there; no counter has been made then.
         """
-        key = (job, MINUTE_MS, self.now.replace(second=0, microsecond=0))
+        minute = self.now.replace(second=0, microsecond=0)
+        keys = {job: (job, MINUTE_MS, minute) for job in jobs}
+        for job, key in keys.items():
+            standing = self.store.counters.get(key)
+            if standing is not None:
+                self.wait_for(standing, f"the counters of {job!r}")
+        return {job: self._counter(key) for job, key in keys.items()}
+
+    def _counter(self, key: CounterKey) -> Counter:
         counter = self.store.counters.get(key)
         if counter is None:
             counter = self.store.counters[key] = Counter()
@@ -224,7 +236,6 @@ class Session:
                 counter.writer = self.transaction
                 self.transaction.rows.append(counter)
                 self.transaction.new_counters.append(key)
-        self.wait_for(counter, f"the counters of {job!r}")
         return counter
 
 
@@ -261,8 +272,10 @@ class Transaction:
             self._end()
 
     def rollback(self) -> None:
-        """Undo its writes."""
+        """Undo its writes; once ended, do nothing."""
         with self.store.lock:
+            if self.ended:
+                return
             self._undo(0)
             for key in self.new_counters:
                 del self.store.counters[key]
