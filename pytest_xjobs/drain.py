@@ -31,6 +31,7 @@ class InPlace:
 
     async def __call__(self, handle: Handle, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
         """Call the body and answer what it returns."""
+        __tracebackhide__ = True
         if not handle.is_async:
             return handle.body(*arguments, **values)
         if self._runner is None:
@@ -50,6 +51,7 @@ class InPlace:
 
 async def on_loop(handle: Handle, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
     """Await an `async def` body on the running loop; run a `def` body in a thread, so that it may block."""
+    __tracebackhide__ = True
     if handle.is_async:
         return await handle.body(*arguments, **values)
     return await asyncio.to_thread(_call, handle, arguments, values)

@@ -197,7 +197,8 @@ def nearest(expected: Expected, rows: Sequence[JobRow]) -> list[str]:
         if len(differences) > 4:
             lines.append(f"    and {len(differences) - 4} more differences")
     if len(near) > _SHOWN:
-        lines.append(f"  and {len(near) - _SHOWN} more live jobs named {expected.job.name!r}")
+        more = len(near) - _SHOWN
+        lines.append(f"  and {more} more live job{'s' if more > 1 else ''} named {expected.job.name!r}")
     others = Counter(row.name for row in live if row.name != expected.job.name)
     if others:
         lines.append("  other live jobs: " + ", ".join(f"{name} x{count}" for name, count in others.most_common(8)))

@@ -40,6 +40,11 @@ class XjobsQueue(Queue):
         self._running: dict[UUID, ClaimedJob] = {}
         self._worker_id = f"drain-{next(_workers)}"
 
+    @property
+    def dsn(self) -> str | None:
+        """The URL of this test's Postgres database, or None in memory."""
+        return self._environment.dsn
+
     @classmethod
     @contextmanager
     def in_use(cls, environment: Environment) -> Iterator[Self]:
@@ -53,7 +58,7 @@ class XjobsQueue(Queue):
     def drain(
         self,
         *,
-        until: datetime | timedelta | None = None,
+        until: datetime | timedelta | float | None = None,
         advance: bool = False,
         errors: Literal["raise", "collect"] = "raise",
         budget: int | None = None,
@@ -78,6 +83,7 @@ class XjobsQueue(Queue):
             JobUnknown: a due job is declared nowhere in this process.
             WrongColour: this thread runs an event loop: `await adrain()`.
         """
+        __tracebackhide__ = True
         refuse_on_loop("drain")
         with InPlace() as call:
             return run_sync(self._drain("blocking", call, until, advance, errors, budget, max_advance))
@@ -85,17 +91,19 @@ class XjobsQueue(Queue):
     async def adrain(
         self,
         *,
-        until: datetime | timedelta | None = None,
+        until: datetime | timedelta | float | None = None,
         advance: bool = False,
         errors: Literal["raise", "collect"] = "raise",
         budget: int | None = None,
         max_advance: timedelta | float = draining.MAX_ADVANCE,
     ) -> DrainReport:
         """`drain` for async tests: `async def` bodies are awaited on this loop, `def` bodies run in a thread."""
+        __tracebackhide__ = True
         return await self._drain("async", on_loop, until, advance, errors, budget, max_advance)
 
     def run_next(self) -> Run | None:
         """Run the one job that is due first, and answer its run; None when none is due. What it raises is raised."""
+        __tracebackhide__ = True
         refuse_on_loop("run_next")
         with InPlace() as call:
             return run_sync(draining.run_next(self._driver("blocking"), self._setup(call)))
@@ -230,12 +238,13 @@ class XjobsQueue(Queue):
         self,
         colour: Literal["blocking", "async"],
         call: Any,
-        until: datetime | timedelta | None,
+        until: datetime | timedelta | float | None,
         advance: bool,
         errors: Literal["raise", "collect"],
         budget: int | None,
         max_advance: timedelta | float,
     ) -> DrainReport:
+        __tracebackhide__ = True
         return await draining.drain(
             self._driver(colour),
             self._setup(call),

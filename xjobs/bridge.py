@@ -39,6 +39,7 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
     Raises:
         RuntimeError: it did suspend, so something under it needs an event loop.
     """
+    __tracebackhide__ = True
     with closing(coroutine):
         try:
             waited_on = coroutine.send(None)

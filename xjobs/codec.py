@@ -6,8 +6,8 @@ path, such as `input.items[3].when`.
 
 JSON here is what `jsonb` holds and gives back unchanged (RFC 8259 without duplicate keys): finite numbers, integers
 within 64 bits, text without NUL or lone surrogates, text keys. Three spellings are settled here so that every backend
-stores the same: minus zero becomes zero, a float of 1e16 or more becomes the integer that it is, and the keys of nested
-objects are in jsonb's order (by length, then by bytes).
+stores the same: minus zero becomes zero, a float of 1e16 or more becomes the integer that it is, and keys are in the
+order of jsonb (by length, then by bytes).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import dataclasses
 import enum
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -60,8 +61,10 @@ class Codec:
         try:
             bound = self._positions.bind(*args, **kwargs)
         except TypeError as problem:
+            unknown = ", ".join(repr(name) for name in kwargs if name not in self.parameters)
+            text = f"there is no parameter {unknown}" if unknown else str(problem)
             raise InputInvalid(
-                f"input of job {self.job!r}: {problem}", f"its parameters are {self._described()}"
+                f"input of job {self.job!r}: {text}", f"its parameters are {self._described()}"
             ) from None
         bound.apply_defaults()
         return bound.arguments
@@ -78,7 +81,7 @@ class Codec:
         if lowering.changed_type:
             for name, value in values.items():
                 _check_same_type(value, rebuilt[name], f"input.{name}")
-        return self._json.encode(lowered).decode(), rebuilt
+        return self._json.encode(_in_jsonb_order(lowered)).decode(), rebuilt
 
     def decode(self, stored: Any) -> dict[str, Any]:
         """Rebuild the body's arguments from stored JSON.
@@ -92,7 +95,7 @@ class Codec:
             text, _, place = str(problem).partition(" - at `")
             path = f"input{place.rstrip('`')[1:]}" if place else "input"
             raise InputInvalid(
-                f"{path} of job {self.job!r}: {text[:1].lower()}{text[1:]}",
+                f"{path} of job {self.job!r}: {text[:1].lower()}{text[1:]}{_value_at(stored, path)}",
                 f"its parameters are {self._described()}",
                 path=path,
             ) from None
@@ -112,7 +115,12 @@ class Codec:
         return {name: lower(value, f"input.{name}") for name, value in values.items()}
 
     def _described(self) -> str:
-        return str(self._positions) if self.parameters else "none"
+        """The parameters as the declaration has them, annotations resolved."""
+        resolved = [
+            parameter.replace(annotation=self._hints.get(name, parameter.annotation))
+            for name, parameter in self.parameters.items()
+        ]
+        return str(inspect.Signature(resolved)) if resolved else "none"
 
     @cached_property
     def _json(self) -> Any:
@@ -213,7 +221,7 @@ class _Lowering:
                 key = str.__str__(key)  # noqa: PLW2901 - an enum member that is text, say
             lowered[_text(key, path)] = self.lower(item, f"{path}.{key}")
         self._inside.pop()
-        return dict(sorted(lowered.items(), key=_jsonb_order)) if len(lowered) > 1 else lowered
+        return _in_jsonb_order(lowered)
 
     def _array(self, value: Any, path: str) -> list[Any]:
         self._enter(value, path)
@@ -337,6 +345,24 @@ _SCALARS: tuple[tuple[type, Callable[[Any, str], Any]], ...] = (
     (timedelta, _duration),
     (Decimal, _decimal),
 )
+
+
+def _value_at(stored: Any, path: str) -> str:
+    """The value at a path, for a message; empty where the path leads nowhere."""
+    value = stored
+    for name, index in _STEP.findall(path.removeprefix("input")):
+        try:
+            value = value[name] if name else value[int(index)]
+        except (LookupError, TypeError):
+            return ""
+    return "" if isinstance(value, dict | list) else f", the value is {_short(value)}"
+
+
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+def _in_jsonb_order(values: dict[str, Any]) -> dict[str, Any]:
+    return dict(sorted(values.items(), key=_jsonb_order)) if len(values) > 1 else values
 
 
 def _jsonb_order(item: tuple[str, Any]) -> tuple[int, bytes]:

@@ -64,7 +64,8 @@ class Error(Exception):
     code = "X_ERROR"
 
     def __init__(self, fact: str, remedy: str, **data: Any) -> None:
-        super().__init__(f"{fact}: {remedy}" if remedy else fact)
+        between = "\n  " if "\n" in fact else ": "
+        super().__init__(f"{fact}{between}{remedy}" if remedy else fact)
         self.fact = fact
         self.remedy = remedy
         self.data = data
@@ -77,7 +78,8 @@ class Error(Exception):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.fact, self.remedy, self.data)
+        # The dict again as state, for the notes.
+        return _rebuild, (type(self), self.fact, self.remedy, self.data), self.__dict__
 
 
 def _rebuild(kind: type[Error], fact: str, remedy: str, data: dict[str, Any]) -> Error:

@@ -41,7 +41,7 @@ def check_instant(value: object, name: str) -> datetime:
     """Answer `value` in UTC.
 
     Raises:
-        Invariant: it is not a datetime, or a naive one.
+        Invariant: it is not a datetime, a naive one, or outside the calendar once it is in UTC.
     """
     if not isinstance(value, datetime):
         raise Invariant(f"{name} is {value!r}", "give a timezone-aware datetime")
@@ -50,7 +50,12 @@ def check_instant(value: object, name: str) -> datetime:
             f"{name} is the naive datetime {value.isoformat()}",
             "attach its time zone, for example value.replace(tzinfo=UTC)",
         )
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise Invariant(
+            f"{name} is {value.isoformat()}, which UTC cannot express", "stay within the years 1 to 9999"
+        ) from None
 
 
 def check_duration(value: object, name: str, *, low: timedelta | None = None) -> timedelta:

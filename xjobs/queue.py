@@ -219,7 +219,7 @@ def use(queue: Queue | AsyncQueue) -> in_use.Using:
     """Make `queue` the one that handles enqueue through, in the whole process.
 
     Uses nest: `with xjobs.use(queue): ...`, or `.stop()` on what is answered, brings back what was in use before. While
-    a test's queue is in use this has no effect on handles before the test has ended.
+    a test's queue is in use this has no effect on handles, and ends with the test.
     """
     if not isinstance(queue, Queue | AsyncQueue):
         raise Invariant(f"use() was given {queue!r}", "give an xjobs.Queue or an xjobs.AsyncQueue")

@@ -144,7 +144,8 @@ class DrainReport:
     Attributes:
         runs: every attempt, in the order of the claims.
         jumps: the moves of the clock that it made.
-        waiting: the live jobs that are left, earliest first, with the instant at which each is due.
+        waiting: the live jobs that are left, earliest first and those of paused queues last, with the instant at which
+            each is due.
         buried: rows whose lease had lapsed on their final attempt; they were not run.
         reason: `idle` (nothing is left), `not due` (what is left is due later), or `paused`.
     """

@@ -262,7 +262,7 @@ class TestNearMiss:
                 input.to is 'b@x', expected 'a@x'
                 input.tries is '5' (str), expected 5 (int)
                 queue is 'default', expected 'mail'
-              and 1 more live jobs named 'send_email'
+              and 1 more live job named 'send_email'
               other live jobs: resize x35, mail x5
         """)
 

@@ -468,7 +468,7 @@ def test_a_job_that_keeps_coming_back_stops_at_the_budget_and_is_named(
         "drain stopped: 8 runs and jobs are still due\n"
         "  job 'again' ran 8 times, last as attempt 1 (completed)\n"
         f"  it was queued by: {chain} <- ...\n"
-        f"  not due: 'tomorrow' ({later.id}) in 1 day, 0:00:00: \n"
+        f"  not due: 'tomorrow' ({later.id}) in 1 day, 0:00:00\n"
         "  end the loop in the job, or pass a larger budget= or max_advance="
     )
     report = stopped.value.report
@@ -579,7 +579,8 @@ def test_a_job_that_nobody_declares(xjobs_queue: XjobsQueue) -> None:
         ({"errors": "ignore"}, "errors is 'ignore': give 'raise' or 'collect'"),
         ({"budget": 0}, "budget is 0: give a whole number from 1 to 2,147,483,647"),
         ({"budget": 1.5}, "budget is 1.5: give a whole number from 1 to 2,147,483,647"),
-        ({"until": -1}, "until is -1: give a timezone-aware datetime"),
+        ({"until": -1}, "until is -1: give at least 0:00:00"),
+        ({"until": "tomorrow"}, "until is 'tomorrow': give a timedelta or a number of seconds"),
         ({"until": timedelta(-1)}, "until is datetime.timedelta(days=-1): give at least 0:00:00"),
         ({"until": datetime(2031, 1, 1)}, "until is the naive datetime 2031-01-01T00:00:00: attach its time zone"),  # noqa: DTZ001
         ({"max_advance": -1}, "max_advance is -1: give at least 0:00:00"),

@@ -97,7 +97,7 @@ class PostgresDriver:
         """Run one statement; a deadlock or serialization failure sends it again."""
         if self.before is not None:
             self.before()
-        # Held for the statement: the check for an open connection would take in the answer that another thread waits for.
+        # For the whole statement: the check of the connection would take in the answer that another thread waits for.
         with self._lock:
             return run_again(self.connection(), statement, statement.bind(**parameters), self.conninfo)
 

@@ -53,6 +53,7 @@ async def execute(
     timer: Callable[[], float] = time.perf_counter,
 ) -> Execution:
     """Run the body of a claimed job and decide how to settle it. Nothing is written."""
+    __tracebackhide__ = True
     started_at, began = clock(), timer()
     token = enqueuing_job.set(job.id)
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Literal
@@ -72,6 +72,7 @@ class _Drain:
     calls: dict[UUID, str] = field(default_factory=dict)
 
     async def run(self) -> DrainReport:
+        __tracebackhide__ = True
         with points.listening(self._note_enqueue):
             while True:
                 while await self._run_next():
@@ -84,14 +85,16 @@ class _Drain:
                 return self._report(left)
 
     async def run_one(self) -> Run | None:
+        __tracebackhide__ = True
         with points.listening(self._note_enqueue):
-            while not await self._run_next():
-                if not self._found_queues(await waiting(self.driver)):
+            while not self.runs:
+                if not await self._run_next() and not self._found_queues(await waiting(self.driver)):
                     return None
             return self.runs[-1]
 
     async def _run_next(self) -> bool:
         """Claim, run and settle the next due job; False when none is due."""
+        __tracebackhide__ = True
         if len(self.runs) >= self.budget:
             left = await waiting(self.driver)
             if any(job.due and not job.paused for job in left):
@@ -105,6 +108,7 @@ class _Drain:
         return bool(claimed.jobs or claimed.buried)
 
     async def _attempt(self, job: ClaimedJob) -> None:
+        __tracebackhide__ = True
         setup, handle = self.setup, registry.find(job.name)
         if handle is None:
             await nack(self.driver, [Nack(job, counted=False)], worker_id=setup.worker_id)
@@ -137,6 +141,7 @@ class _Drain:
         self._raise_from(job, execution)
 
     def _raise_from(self, job: ClaimedJob, execution: Execution) -> None:
+        __tracebackhide__ = True
         error = execution.interrupt or execution.error
         if error is None or (self.collect and execution.interrupt is None and not isinstance(error, AssertionError)):
             return
@@ -197,7 +202,7 @@ class _Drain:
             lines.append(f"  not due: {left[0].total - (len(left) - len(not_due)) - _NOT_DUE_SHOWN} more")
         return DrainStopped(
             "\n".join(lines),
-            "\n  end the loop in the job, or pass a larger budget= or max_advance=",
+            "end the loop in the job, or pass a larger budget= or max_advance=",
             report=self._report(left),
         )
 
@@ -219,7 +224,7 @@ async def drain(
     *,
     budget: int = BUDGET,
     errors: Literal["raise", "collect"] = "raise",
-    until: datetime | timedelta | None = None,
+    until: datetime | timedelta | float | None = None,
     advance: bool = False,
     max_advance: timedelta | float = MAX_ADVANCE,
 ) -> DrainReport:
@@ -231,11 +236,12 @@ async def drain(
         Exception: what a body raised, once its attempt is settled, unless `errors="collect"`; an AssertionError is
             raised in either case.
     """
+    __tracebackhide__ = True  # what a body raises is shown from the test straight to the body
     if errors not in ("raise", "collect"):
         raise Invariant(f"errors is {errors!r}", "give 'raise' or 'collect'")
     moving = advance or until is not None
     if not moving:
-        setup.move = None
+        setup = replace(setup, move=None)
     elif setup.move is not None:
         setup.move(setup.clock())  # stands still from here on, so that every jump is exact
     state = _Drain(
@@ -251,19 +257,24 @@ async def drain(
 
 async def run_next(driver: Driver, setup: DrainSetup) -> Run | None:
     """Run the one job that is due first; None when none is due. What its body raises is raised here."""
-    setup.move = None
+    __tracebackhide__ = True
+    setup = replace(setup, move=None)
     return await _Drain(driver, setup, budget=BUDGET, collect=False, until=None, max_advance=MAX_ADVANCE).run_one()
 
 
-def _end(until: datetime | timedelta, clock: Callable[[], datetime]) -> datetime:
-    if isinstance(until, timedelta):
-        return clock() + check_duration(until, "until", low=timedelta(0))
-    return check_instant(until, "until")
+def _end(until: datetime | timedelta | float, clock: Callable[[], datetime]) -> datetime:
+    if isinstance(until, datetime):
+        return check_instant(until, "until")
+    return clock() + check_duration(until, "until", low=timedelta(0))
 
 
 def _call_text(job: ClaimedJob) -> str:
+    """The job as a call, its input in the order of the declaration; stored input is in the order of jsonb."""
     arguments = job.input if isinstance(job.input, dict) else {}
-    return f"{job.name}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+    handle = registry.find(job.name)
+    names = [name for name in handle.codec.parameters if name in arguments] if handle is not None else []
+    names += [name for name in arguments if name not in names]
+    return f"{job.name}({', '.join(f'{name}={arguments[name]!r}' for name in names)})"
 
 
 def _names() -> str:

@@ -17,8 +17,9 @@ from xjobs.records import Enqueued
 enqueuing_job: ContextVar[UUID | None] = ContextVar("xjobs_enqueuing_job", default=None)
 """The job whose body is running here; it is the parent of what the body enqueues."""
 
-# The holder of a key may settle between the insert that it stopped and the look at it; then the key is free.
-_TRIES = 2
+# The holder of a key may settle between the insert that it stopped and the look at it; then the key is free, and may
+# be taken by another one that is not visible yet. With a broken index every try ends so.
+_TRIES = 10
 
 _COLUMNS = (
     "ids",
@@ -81,16 +82,18 @@ async def _put(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
     rows = [_row(call) for call in calls]
     answers = await _insert(driver, rows)
     missing = [position for position, answer in enumerate(answers) if answer.id is None]
-    if missing:
+    for _ in range(_TRIES - 1):
+        if not missing:
+            break
         again = await _insert(driver, [rows[position] for position in missing])
         for position, answer in zip(missing, again, strict=True):
             answers[position] = answer
-        for position in missing:
-            if answers[position].id is None:
-                raise DriverUnavailable(
-                    f"job {calls[position].job.name!r} was refused {_TRIES} times by a key that no live job holds",
-                    "check the live index with `xjobs schema check` and install the schema again",
-                )
+        missing = [position for position in missing if answers[position].id is None]
+    if missing:
+        raise DriverUnavailable(
+            f"job {calls[missing[0]].job.name!r} was refused {_TRIES} times by a key that no live job holds",
+            "check the live index with `xjobs schema check` and install the schema again",
+        )
     if points.listeners:
         for call, answer in zip(calls, answers, strict=True):
             await points.reach("enqueued", call=call, answer=answer, parent=enqueuing_job.get())

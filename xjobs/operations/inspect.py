@@ -59,7 +59,7 @@ async def jobs(
 
 
 async def waiting(driver: Driver, limit: int = 100) -> list[Waiting]:
-    """The live jobs by the instant from which a claim could take them, earliest first."""
+    """The live jobs by the instant from which a claim could take them, earliest first; those of paused queues last."""
     return [Waiting(*row) for row in await driver.run(sql.SQL_WAITING, limit=check_count(limit, "limit"))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from xjobs import sql
@@ -54,6 +54,7 @@ async def ack(driver: Driver, acks: Sequence[Ack], *, worker_id: str, counted: b
     """
     if not acks:
         return set()
+    acks = _each_once(acks)
     rows = await driver.run(
         sql.SQL_ACK,
         ids=[ack.job.id for ack in acks],
@@ -73,6 +74,7 @@ async def nack(driver: Driver, nacks: Sequence[Nack], *, worker_id: str) -> set[
     """
     if not nacks:
         return set()
+    nacks = _each_once(nacks)
     rows = await driver.run(
         sql.SQL_NACK,
         ids=[nack.job.id for nack in nacks],
@@ -86,6 +88,19 @@ async def nack(driver: Driver, nacks: Sequence[Nack], *, worker_id: str) -> set[
         durations_ms=[_milliseconds(nack.duration) for nack in nacks],
     )
     return {row[0] for row in rows}
+
+
+S = TypeVar("S", Ack, Nack)
+
+
+def _each_once(settlements: Sequence[S]) -> Sequence[S]:
+    """The settlements without those of a claim that is in the batch already, which would be counted again."""
+    if len(settlements) == 1:
+        return settlements
+    first: dict[tuple[UUID, int], S] = {}
+    for settlement in settlements:
+        first.setdefault((settlement.job.id, settlement.job.claims), settlement)
+    return list(first.values())
 
 
 def _milliseconds(duration: timedelta) -> int:

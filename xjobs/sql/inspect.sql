@@ -15,12 +15,11 @@ select id, name, queue, state, input, idempotency_key, run_id, attempt, max_atte
  limit $4::int
 
 -- name: SQL_WAITING (limit)
--- The live rows by the instant at which a claim could take them, earliest first, with the count of all live rows in each.
-select j.id, j.name, j.queue, j.state, coalesce(j.visible_at, j.run_at) as due_at,
-       coalesce(j.visible_at, j.run_at) <= now() as due,
-       exists (select from x_job_pauses p where p.kind = 'queue' and p.name = j.queue) as paused,
-       count(*) over () as total
-  from x_jobs j
- where j.state in ('ready', 'delayed', 'running', 'suspended')
- order by coalesce(j.visible_at, j.run_at), j.id
+-- The live rows by the instant at which a claim could take them, earliest first and those of paused queues last, with the count of all live rows in each.
+select w.id, w.name, w.queue, w.state, w.due_at, w.due_at <= now() as due, w.paused, count(*) over () as total
+  from (select j.id, j.name, j.queue, j.state, coalesce(j.visible_at, j.run_at) as due_at,
+               exists (select from x_job_pauses p where p.kind = 'queue' and p.name = j.queue) as paused
+          from x_jobs j
+         where j.state in ('ready', 'delayed', 'running', 'suspended')) w
+ order by w.paused, w.due_at, w.id
  limit $1::int

@@ -1,0 +1,1 @@
+"""What the queue does, tested once on every driver."""

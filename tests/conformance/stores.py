@@ -1,0 +1,250 @@
+"""The stores under test, and what no operation does (yet): reading whole tables, pausing, writing a row's columns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import dict_row, tuple_row
+from psycopg.types.json import Jsonb
+
+from xjobs import AsyncQueue, WouldBlock
+from xjobs.bridge import run_sync
+from xjobs.drivers.async_postgres import AsyncConnectionDriver, AsyncPostgresDriver
+from xjobs.drivers.base import Driver
+from xjobs.drivers.memory import MemoryDriver
+from xjobs.drivers.memory.store import Job, Session
+from xjobs.drivers.postgres import ConnectionDriver, PostgresDriver
+from xjobs.queue import Drivers
+
+BLOCKED = (WouldBlock, psycopg.errors.LockNotAvailable)
+"""What a statement raises that would wait for another transaction: in memory, and on Postgres under `lock_timeout`."""
+
+COLUMNS = tuple(sorted(Job.__slots__))
+_JSON = ("input", "progress")
+_COUNTERS = "job, bucket_ms, bucket_start, done, retried, failed, dead, duration_ms"
+
+T = TypeVar("T")
+Counter = tuple[str, int, datetime, int, int, int, int, int]
+
+
+class Tables(Protocol):
+    """The tables of a store, behind the queue's back, as they are committed."""
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Every row with every column, by id."""
+        ...
+
+    def counters(self) -> list[Counter]:
+        """Every counter, by job and bucket."""
+        ...
+
+    def pause(self, name: str, kind: str = "queue") -> None:
+        """Pause a queue."""
+        ...
+
+    def resume(self, name: str, kind: str = "queue") -> None:
+        """End a pause."""
+        ...
+
+    def change(self, id: UUID, **columns: Any) -> None:  # noqa: A002 - the column's name
+        """Set columns of one row."""
+        ...
+
+
+class MemoryTables:
+    def __init__(self, driver: MemoryDriver) -> None:
+        self._store = driver.store
+
+    def jobs(self) -> list[dict[str, Any]]:
+        def value(job: Job, name: str) -> Any:
+            stored = getattr(job, name)
+            return json.loads(stored) if name in _JSON and stored is not None else stored
+
+        seen = Session(self._store, None).visible
+        rows = sorted((row for job in self._store.jobs.values() if (row := seen(job))), key=lambda job: job.id)
+        return [{name: value(job, name) for name in COLUMNS} for job in rows]
+
+    def counters(self) -> list[Counter]:
+        seen = Session(self._store, None).visible
+        return sorted(
+            (*key, row.done, row.retried, row.failed, row.dead, row.duration_ms)
+            for key, counter in self._store.counters.items()
+            if (row := seen(counter))
+        )
+
+    def pause(self, name: str, kind: str = "queue") -> None:
+        self._store.pauses[kind, name] = self._store.clock()
+
+    def resume(self, name: str, kind: str = "queue") -> None:
+        self._store.pauses.pop((kind, name), None)
+
+    def change(self, id: UUID, **columns: Any) -> None:  # noqa: A002
+        columns = {name: json.dumps(value) if name in _JSON else value for name, value in columns.items()}
+        Session(self._store, None).change(self._store.jobs[id], **columns)
+
+
+class PostgresTables:
+    def __init__(self, control: psycopg.Connection[Any]) -> None:
+        self._control = control
+
+    def jobs(self) -> list[dict[str, Any]]:
+        cursor = self._control.cursor(binary=True, row_factory=dict_row)
+        return cursor.execute(f"select {', '.join(COLUMNS)} from x_jobs order by id").fetchall()
+
+    def counters(self) -> list[Counter]:
+        cursor = self._control.cursor(binary=True, row_factory=tuple_row)
+        return cursor.execute(f'select {_COUNTERS} from x_job_counters order by job collate "C", 2, 3').fetchall()
+
+    def pause(self, name: str, kind: str = "queue") -> None:
+        self._control.execute(
+            "insert into x_job_pauses (kind, name) values (%s, %s) on conflict do nothing", (kind, name)
+        )
+
+    def resume(self, name: str, kind: str = "queue") -> None:
+        self._control.execute("delete from x_job_pauses where kind = %s and name = %s", (kind, name))
+
+    def change(self, id: UUID, **columns: Any) -> None:  # noqa: A002
+        columns = {name: Jsonb(value) if name in _JSON else value for name, value in columns.items()}
+        assignments = ", ".join(f"{name} = %s" for name in columns)
+        self._control.execute(
+            f"update x_jobs set {assignments}, updated_at = now() where id = %s",  # type: ignore[arg-type]
+            [*columns.values(), id],
+        )
+
+
+class Transaction(Protocol):
+    """An open transaction of another session: `queue` works in it."""
+
+    queue: AsyncQueue
+
+    async def commit(self) -> None: ...
+
+    async def rollback(self) -> None: ...
+
+
+class _MemoryTransaction:
+    def __init__(self, driver: MemoryDriver) -> None:
+        self._driver = driver.begin()
+        self.queue = queue_on(self._driver)
+
+    async def commit(self) -> None:
+        self._driver.commit()
+
+    async def rollback(self) -> None:
+        self._driver.rollback()
+
+
+class _BlockingTransaction:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+        self.queue = queue_on(ConnectionDriver(connection))
+
+    async def commit(self) -> None:
+        self._connection.commit()
+
+    async def rollback(self) -> None:
+        self._connection.rollback()
+
+
+class _AsyncTransaction:
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self.queue = queue_on(AsyncConnectionDriver(connection))
+
+    async def commit(self) -> None:
+        await self._connection.commit()
+
+    async def rollback(self) -> None:
+        await self._connection.rollback()
+
+
+class Store:
+    """One store under test.
+
+    Attributes:
+        kind: `memory`, `blocking` or `async`.
+        driver: on it, for the queue under test.
+        tables: its tables.
+    """
+
+    kind: str
+    driver: Driver
+    tables: Tables
+
+    def another(self) -> Driver:
+        """A driver with a session of its own."""
+        raise NotImplementedError
+
+    async def begin(self) -> Transaction:
+        """Open a transaction; on Postgres its statements wait for locks no longer than a moment."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what was opened."""
+
+    async def at_once(self, count: int, act: Callable[[AsyncQueue], Coroutine[Any, Any, T]]) -> list[T]:
+        """Do the same from several sessions at a time: in threads, or in tasks on async drivers."""
+        queues = [queue_on(self.another()) for _ in range(count)]
+        if self.kind == "async":
+            return await asyncio.gather(*map(act, queues))
+        return await asyncio.gather(*(asyncio.to_thread(lambda q=q: run_sync(act(q))) for q in queues))
+
+
+class MemoryStore(Store):
+    kind = "memory"
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self.driver: MemoryDriver = MemoryDriver(clock=clock)
+        self.tables = MemoryTables(self.driver)
+
+    def another(self) -> Driver:
+        return self.driver
+
+    async def begin(self) -> Transaction:
+        return _MemoryTransaction(self.driver)
+
+
+class PostgresStore(Store):
+    def __init__(self, kind: str, dsn: str, control: psycopg.Connection[Any], blocking: PostgresDriver) -> None:
+        self.kind = kind
+        self.dsn, self.control = dsn, control
+        self.tables = PostgresTables(control)
+        self._opened: list[Any] = []
+        self.driver = blocking if kind == "blocking" else self.another()
+
+    def another(self) -> Driver:
+        driver = PostgresDriver(self.dsn) if self.kind == "blocking" else AsyncPostgresDriver(self.dsn)
+        self._opened.append(driver)
+        return driver
+
+    async def begin(self) -> Transaction:
+        options = "-c lock_timeout=100ms"
+        if self.kind == "blocking":
+            connection = psycopg.connect(self.dsn, options=options)
+            self._opened.append(connection)
+            return _BlockingTransaction(connection)
+        awaiting = await psycopg.AsyncConnection.connect(self.dsn, options=options)
+        self._opened.append(awaiting)
+        return _AsyncTransaction(awaiting)
+
+    def close(self) -> None:
+        for opened in self._opened:
+            if isinstance(opened, AsyncPostgresDriver):
+                opened.abandon()
+            elif isinstance(opened, psycopg.AsyncConnection):
+                opened.pgconn.finish()  # its loop is gone
+            elif isinstance(opened, PostgresDriver):
+                opened.connection().close()
+            else:
+                opened.close()
+
+
+def queue_on(driver: Driver) -> AsyncQueue:
+    """A queue over one driver, whatever its colour."""
+    return AsyncQueue(Drivers(awaiting=driver))

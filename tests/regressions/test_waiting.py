@@ -1,0 +1,147 @@
+"""Statements that would wait for another transaction must leave everything as it was, however far they had come."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from conformance.stores import BLOCKED, MemoryTables, Store, Tables, queue_on
+
+import xjobs
+from pytest_xjobs.clock import Clock
+from xjobs.drivers.memory import MemoryDriver
+
+
+@pytest.fixture
+def once(store: Store) -> Any:
+    @xjobs.job(key="{n}", retry=1)
+    def once(n: int) -> None: ...
+
+    return once
+
+
+async def test_a_claim_that_waits_for_the_counters_loses_no_job(
+    store: Store, queue: xjobs.AsyncQueue, tables: Tables, clock: Clock, once: Any
+) -> None:
+    """The rows that it had found were off memory's queue for good: neither buried nor ever claimed again."""
+    clock.freeze()
+    settled = await once.aenqueue(n=0)
+    (job,) = (await queue.claim(queues=["default"], worker_id="w", lease=600)).jobs
+    await once.aenqueue(n=1)
+    await queue.claim(queues=["default"], worker_id="dead", lease=1)
+    clock.advance(seconds=1)
+    fresh = await once.aenqueue(n=2)
+    before = tables.jobs()
+    counting, claiming = await store.begin(), await store.begin()
+    await counting.queue.ack([xjobs.Ack(job)], worker_id="w")
+    with pytest.raises(BLOCKED):
+        await claiming.queue.claim(queues=["default"], worker_id="v", limit=9)
+    await claiming.rollback()
+    await counting.rollback()
+    assert (tables.jobs(), tables.counters()) == (before, [])
+    jobs, buried = await queue.claim(queues=["default"], worker_id="v", limit=9)
+    assert ([job.id for job in jobs], [job.input["n"] for job in buried]) == ([fresh.id], [1])
+    assert settled.id == job.id
+
+
+@pytest.mark.parametrize("settle", ["ack", "nack"])
+async def test_a_settle_that_waits_for_one_counter_leaves_no_other(
+    store: Store, queue: xjobs.AsyncQueue, tables: Tables, clock: Clock, once: Any, settle: str
+) -> None:
+    """Memory had made an empty counter for the first job name of the batch when it met the second one."""
+
+    @xjobs.job(key="{n}", name="another")
+    def another(n: int) -> None: ...
+
+    clock.freeze()
+    await once.aenqueue(n=0)
+    (counted,) = (await queue.claim(queues=["default"], worker_id="w")).jobs
+    for job in (another, once):
+        await job.aenqueue(n=1)
+    batch = (await queue.claim(queues=["default"], worker_id="w", limit=2)).jobs
+    before = tables.jobs()
+    counting, settling = await store.begin(), await store.begin()
+    await counting.queue.ack([xjobs.Ack(counted)], worker_id="w")
+    with pytest.raises(BLOCKED):
+        if settle == "ack":
+            await settling.queue.ack([xjobs.Ack(job) for job in batch], worker_id="w")
+        else:
+            await settling.queue.nack([xjobs.Nack(job) for job in batch], worker_id="w")
+    await settling.rollback()
+    await counting.rollback()
+    assert (tables.jobs(), tables.counters()) == (before, [])
+
+
+async def test_in_memory_a_statement_outside_of_transactions_that_waits_leaves_nothing(clock: Clock) -> None:
+    """There is no rollback that would put it right."""
+
+    @xjobs.job(key="{n}", retry=1)
+    def once(n: int) -> None: ...
+
+    @xjobs.job(key="{n}", name="another")
+    def another(n: int) -> None: ...
+
+    clock.freeze()
+    memory = MemoryDriver(clock=lambda: clock.now)
+    queue, tables = queue_on(memory), MemoryTables(memory)
+    await queue.enqueue_many([once.call(n=0), another.call(n=0), once.call(n=1), another.call(n=1)])
+    jobs = (await queue.claim(queues=["default"], worker_id="w", limit=4, lease=1)).jobs
+    counting = memory.begin()
+    await queue_on(counting).ack([xjobs.Ack(jobs[0])], worker_id="w")
+    before = tables.jobs()
+    with pytest.raises(xjobs.WouldBlock):
+        await queue.ack([xjobs.Ack(jobs[1]), xjobs.Ack(jobs[2])], worker_id="w")
+    assert (tables.jobs(), tables.counters(), len(memory.store.counters)) == (before, [], 1)
+    clock.advance(seconds=1)
+    with pytest.raises(xjobs.WouldBlock):
+        await queue.claim(queues=["default"], worker_id="v", limit=9)
+    counting.rollback()
+    assert memory.store.counters == {}
+    again, buried = await queue.claim(queues=["default"], worker_id="v", limit=9)
+    assert sorted(job.name for job in (*again, *buried)) == ["another", "another", "once", "once"]
+    assert len({job.id for job in (*again, *buried)}) == 4
+
+
+async def test_a_batch_with_one_key_that_waits_puts_nothing_in(
+    store: Store, queue: xjobs.AsyncQueue, tables: Tables, once: Any
+) -> None:
+    """All or none, also when the second call of the list is the one that has to wait."""
+    holding, putting = await store.begin(), await store.begin()
+    await holding.queue.enqueue(once.call(n=2))
+    with pytest.raises(BLOCKED):
+        await putting.queue.enqueue_many([once.call(n=n) for n in (1, 2, 3)])
+    await putting.rollback()
+    await holding.rollback()
+    assert tables.jobs() == []
+    assert [answer.deduped for answer in await queue.enqueue_many([once.call(n=n) for n in (1, 2, 3)])] == [False] * 3
+
+
+async def test_a_given_id_does_not_wait_where_the_key_has_an_answer_already(
+    store: Store, queue: xjobs.AsyncQueue, once: Any
+) -> None:
+    """Memory looked at the id first and waited; Postgres comes to the primary key only with a key that is free."""
+    holder = await once.aenqueue(n=1)
+    other, asking = await store.begin(), await store.begin()
+    given = once.using(id="01890a5d-ac96-774b-bcce-b302099a8057")
+    await other.queue.enqueue(given.call(n=2))
+    assert await asking.queue.enqueue(given.call(n=1)) == holder._replace(deduped=True)
+
+
+async def test_a_row_that_a_transaction_took_and_gave_back_is_found_once(
+    store: Store, queue: xjobs.AsyncQueue, clock: Clock, once: Any
+) -> None:
+    """A rollback entered the row in memory's order again, beside the entry that was still there."""
+    clock.freeze()
+    await queue.enqueue_many(once.call(n=n) for n in range(3))
+    held = (await queue.claim(queues=["default"], worker_id="w", limit=2, lease=5)).jobs
+    for _ in range(2):
+        other = await store.begin()
+        await other.queue.claim(queues=["default"], worker_id="v", limit=9)
+        await other.queue.heartbeat(held, worker_id="w", lease=5)
+        await other.queue.nack([xjobs.Nack(job) for job in held], worker_id="w")
+        await other.rollback()
+    clock.advance(seconds=5)
+    jobs, buried = await queue.claim(queues=["default"], worker_id="v", limit=9)
+    assert ([job.input["n"] for job in jobs], [job.input["n"] for job in buried]) == ([2], [0, 1])
+    assert timedelta(0) <= clock.now - held[0].run_at

@@ -1,0 +1,1 @@
+"""The pure modules, without a store."""
