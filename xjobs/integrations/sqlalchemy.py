@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary, ref
 import psycopg
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.sql.expression import RollbackToSavepointClause, SavepointClause
 
 from xjobs.drivers.async_postgres import AsyncConnectionDriver
@@ -49,15 +48,29 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
 
 async def _core(connection: Any) -> Connection:
     """The Core connection of a session, with its transaction begun."""
-    if isinstance(connection, AsyncSession | async_scoped_session):
-        connection = await connection.connection()
-    if isinstance(connection, AsyncConnection):
-        return connection.sync_connection or (await connection.start()).sync_connection  # type: ignore[return-value]
+    if _is_async(connection):
+        return await _core_of_async(connection)
     if isinstance(connection, Connection):
         if not connection.in_transaction():
             connection.begin()
         return connection
     core: Connection = connection.connection()
+    return core
+
+
+def _is_async(connection: Any) -> bool:
+    """Whether it is of `sqlalchemy.ext.asyncio`, which cannot be imported where greenlet is not installed."""
+    return any(kind.__module__.startswith("sqlalchemy.ext.asyncio") for kind in type(connection).__mro__)
+
+
+async def _core_of_async(connection: Any) -> Connection:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    started = connection if isinstance(connection, AsyncConnection) else await connection.connection()
+    core = started.sync_connection or (await started.start()).sync_connection
+    assert core is not None  # noqa: S101 - it is started
+    if not core.in_transaction():
+        await started.begin()
     return core
 
 
