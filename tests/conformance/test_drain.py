@@ -379,15 +379,15 @@ class TestTime:
         await drain(advance=True, errors="collect")
         assert clock.now - now == timedelta(seconds=50 + 50 * Random(7).random())
 
-    @pytest.mark.parametrize("relative", [True, False])
+    @pytest.mark.parametrize("form", ["instant", "span", "seconds"])
     async def test_until_ends_at_its_instant(
-        self, queue: xjobs.AsyncQueue, clock: Clock, work: Work, drain: Drain, relative: bool
+        self, queue: xjobs.AsyncQueue, clock: Clock, work: Work, drain: Drain, form: str
     ) -> None:
         now = clock.freeze()
         for n, seconds in enumerate([10, 60, 61]):
             await work.using(delay=seconds).aenqueue(n=n)
         span = timedelta(seconds=60)
-        report = await drain(until=span if relative else now + span)
+        report = await drain(until={"instant": now + span, "span": span, "seconds": 60}[form])
         assert [(run.started_at - now).total_seconds() for run in report.runs] == [10, 60]
         assert (clock.now, report.reason) == (now + span, "not due")
         assert [job.due_at - now for job in report.waiting] == [timedelta(seconds=61)]
@@ -446,7 +446,7 @@ class TestTime:
 
     @pytest.mark.parametrize(
         "until",
-        [datetime(2024, 1, 1), "tomorrow", 60, timedelta(seconds=-1), timedelta(days=40_000)],  # noqa: DTZ001
+        [datetime(2024, 1, 1), "tomorrow", True, -1, timedelta(seconds=-1), timedelta(days=40_000)],  # noqa: DTZ001
     )
     async def test_an_end_that_is_none_is_refused(self, drain: Drain, until: Any) -> None:
         with pytest.raises(xjobs.Invariant, match="until"):

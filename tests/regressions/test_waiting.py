@@ -128,6 +128,21 @@ async def test_a_given_id_does_not_wait_where_the_key_has_an_answer_already(
     assert await asking.queue.enqueue(given.call(n=1)) == holder._replace(deduped=True)
 
 
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+async def test_a_key_that_was_taken_and_freed_in_one_transaction_is_free_after_it(
+    store: Store, queue: xjobs.AsyncQueue, once: Any, ending: str
+) -> None:
+    """After a rollback memory still waited for the transaction that had put the job in and settled it: for ever."""
+    other = await store.begin()
+    for _ in range(2):
+        await other.queue.enqueue(once.call(n=1))
+        (job,) = (await other.queue.claim(queues=["default"], worker_id="w")).jobs
+        await other.queue.ack([xjobs.Ack(job)], worker_id="w")
+    await getattr(other, ending)()
+    assert (await once.aenqueue(n=1)).deduped is False
+    assert len(await queue.jobs()) == (3 if ending == "commit" else 1)
+
+
 async def test_a_row_that_a_transaction_took_and_gave_back_is_found_once(
     store: Store, queue: xjobs.AsyncQueue, clock: Clock, once: Any
 ) -> None:

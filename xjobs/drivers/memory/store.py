@@ -203,7 +203,7 @@ class Session:
         job.updated_at = self.now
         if was_live and job.state not in _LIVE:
             if self.transaction is not None:
-                self.store.freeing[was_key] = job
+                self.store.freeing.setdefault(was_key, job)
             self.store.forget_key(job)
         self.store.index(job)
 
@@ -221,7 +221,7 @@ class Session:
             WouldBlock: another open transaction is counting there; no counter has been made then.
         """
         minute = self.now.replace(second=0, microsecond=0)
-        keys = {job: (job, MINUTE_MS, minute) for job in jobs}
+        keys = {job: (job, MINUTE_MS, minute) for job in sorted(jobs)}
         for job, key in keys.items():
             standing = self.store.counters.get(key)
             if standing is not None:
@@ -297,6 +297,8 @@ class Transaction:
 
     def _restore_job(self, job: Job) -> None:
         self.store.forget_key(job)
+        if self.store.freeing.get(job.live_key) is job:
+            del self.store.freeing[job.live_key]
         if job.before is None:
             del self.store.jobs[job.id]
             job.state = GONE  # kills its heap entries
