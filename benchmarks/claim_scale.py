@@ -24,8 +24,9 @@ LIMIT = 100
 FILL = """
 insert into x_jobs (id, name, queue, input, idempotency_key, run_id, state, run_at, visible_at, claimed_by, attempt,
                     claims, updated_at)
-select lpad(to_hex(%(first)s + n), 32, '0')::uuid, 'noop', (%(queues)s::text[])[1 + n %% cardinality(%(queues)s::text[])],
-       '{"n": 1}', (%(first)s + n)::text, lpad(to_hex(%(first)s + n), 32, '0')::uuid, %(state)s,
+select lpad(to_hex(%(first)s + n), 32, '0')::uuid, 'noop',
+       (%(queues)s::text[])[1 + n %% cardinality(%(queues)s::text[])], '{"n": 1}',
+       (%(first)s + n)::text, lpad(to_hex(%(first)s + n), 32, '0')::uuid, %(state)s,
        timestamptz '2026-01-01' + n * %(spread)s * interval '1 microsecond',
        case when %(state)s = 'running' then now() + %(lease)s::interval + n * interval '1 microsecond' end,
        case when %(state)s = 'running' then 'other' end, 1, 1, now()
@@ -64,7 +65,8 @@ def plan(connection: psycopg.Connection[Any], queues: tuple[str, ...]) -> dict[s
         connection.execute(f"prepare claim ({', '.join(names.values())}) as {text}".encode(), prepare=False)
         listed = "{" + ",".join(queues) + "}"
         row = connection.execute(
-            f"explain (analyze, buffers, format json) execute claim ('{listed}', {LIMIT}, '30 s', 'w', '{{}}')".encode(),
+            f"explain (analyze, buffers, format json)"
+            f" execute claim ('{listed}', {LIMIT}, '30 s', 'w', '{{}}')".encode(),
             prepare=False,
         ).fetchone()
     assert row is not None
@@ -81,7 +83,11 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def largest_sort(plan: dict[str, Any]) -> int:
     """How many rows the largest sort took in."""
     sizes = [
-        sum(child["Actual Rows"] * child["Actual Loops"] for child in node["Plans"])
+        sum(
+            child["Actual Rows"] * child["Actual Loops"]
+            for child in node["Plans"]
+            if child["Parent Relationship"] == "Outer"  # and not a CTE, which is listed under the topmost node
+        )
         for node in nodes(plan)
         if "Sort" in node["Node Type"]
     ]

@@ -20,10 +20,8 @@ from xjobs.limits import check_count
 from xjobs.operations import drain as draining, inspect
 from xjobs.queue import Queue
 from xjobs.records import ClaimedJob, DrainReport, Enqueued, JobRow, Run
-from xjobs.sql import SQL_JOBS
 from xjobs.states import ALL, LIVE
 
-_EVERY_ROW = 2**31 - 1
 _workers = itertools.count(1)
 
 
@@ -276,8 +274,7 @@ class XjobsQueue(Queue):
 
     def _rows(self) -> list[JobRow]:
         """Every row, in the order of the enqueues."""
-        rows = run_sync(self._driver("blocking").run(SQL_JOBS, name=None, queue=None, state=None, limit=_EVERY_ROW))
-        return sorted((JobRow(*row) for row in rows), key=lambda row: (row.created_at, row.id))
+        return run_sync(inspect.every_job(self._driver("blocking")))
 
 
 def _matches(expected: Expected, row: JobRow) -> bool:

@@ -19,6 +19,11 @@ from xjobs.errors import (
     InputInvalid,
     Invariant,
     JobDuplicate,
+    JobNotCancellable,
+    JobNotFound,
+    JobNotPromotable,
+    JobNotRemovable,
+    JobNotRequeueable,
     JobUnknown,
     LeaseLost,
     PageInvalid,
@@ -26,12 +31,13 @@ from xjobs.errors import (
     SchemaMissing,
     TenantRequired,
     TransactionAborted,
+    TransactionConflict,
     WouldBlock,
 )
 from xjobs.jobs import NO_KEY, Call, JobHandle, job
 from xjobs.operations.settle import Ack, Nack
 from xjobs.queue import AsyncQueue, Queue, aenqueue_many, enqueue_many, use
-from xjobs.records import ClaimedJob, DrainReport, Enqueued, JobRow, Jump, QueueStats, Run, Waiting
+from xjobs.records import Bulk, ClaimedJob, DrainReport, Enqueued, JobRow, Jump, Pause, QueueStats, Run, Waiting
 from xjobs.registry import registered_jobs
 from xjobs.retry import Retry
 
@@ -43,6 +49,7 @@ __all__ = [
     "Ack",
     "AsyncContext",
     "AsyncQueue",
+    "Bulk",
     "Call",
     "ClaimQueuesEmpty",
     "ClaimedJob",
@@ -60,12 +67,18 @@ __all__ = [
     "Invariant",
     "JobDuplicate",
     "JobHandle",
+    "JobNotCancellable",
+    "JobNotFound",
+    "JobNotPromotable",
+    "JobNotRemovable",
+    "JobNotRequeueable",
     "JobRow",
     "JobUnknown",
     "Jump",
     "LeaseLost",
     "Nack",
     "PageInvalid",
+    "Pause",
     "Queue",
     "QueueStats",
     "Retry",
@@ -74,6 +87,7 @@ __all__ = [
     "SchemaMissing",
     "TenantRequired",
     "TransactionAborted",
+    "TransactionConflict",
     "Waiting",
     "WouldBlock",
     "aenqueue_many",

@@ -13,11 +13,17 @@ data is in attributes; it pickles. Catch `Error` for all of them.
     |   +-- ClaimQueuesEmpty
     |   +-- PageInvalid
     +-- JobDuplicate            a name or a live key is taken
+    +-- JobNotFound             no job has this id
+    +-- JobNotCancellable       it has finished, or there is none
+    +-- JobNotRequeueable       it has not finished
+    +-- JobNotPromotable        it does not wait for an instant
+    +-- JobNotRemovable         it is running
     +-- JobUnknown              a row whose job nobody declared in this process
     +-- RowStateUnknown         a state in the store that this version does not know
     +-- DriverUnavailable       no queue, or no database behind it
     |   +-- SchemaMissing
     +-- TransactionAborted      the caller's transaction cannot take the job
+    +-- TransactionConflict     the caller's transaction met another one and must be run again
     +-- ConnectionUnsupported   a connection that the queue cannot join
     +-- WouldBlock              a statement that would wait for another transaction
     +-- LeaseLost               the claim of this attempt is gone
@@ -40,6 +46,11 @@ __all__ = [
     "InputInvalid",
     "Invariant",
     "JobDuplicate",
+    "JobNotCancellable",
+    "JobNotFound",
+    "JobNotPromotable",
+    "JobNotRemovable",
+    "JobNotRequeueable",
     "JobUnknown",
     "LeaseLost",
     "PageInvalid",
@@ -47,6 +58,7 @@ __all__ = [
     "SchemaMissing",
     "TenantRequired",
     "TransactionAborted",
+    "TransactionConflict",
     "WouldBlock",
 ]
 
@@ -140,6 +152,36 @@ class JobDuplicate(Error):
     code = "X_JOB_DUPLICATE"
 
 
+class JobNotFound(Error):
+    """No job has this id."""
+
+    code = "X_JOB_NOT_FOUND"
+
+
+class JobNotCancellable(Error):
+    """A job that cannot be cancelled: it has finished, or there is none."""
+
+    code = "X_JOB_NOT_CANCELLABLE"
+
+
+class JobNotRequeueable(Error):
+    """A job that cannot be requeued: it has not finished."""
+
+    code = "X_JOB_NOT_REQUEUEABLE"
+
+
+class JobNotPromotable(Error):
+    """A job that cannot be promoted: it does not wait for an instant."""
+
+    code = "X_JOB_NOT_PROMOTABLE"
+
+
+class JobNotRemovable(Error):
+    """A job that cannot be removed: it is running."""
+
+    code = "X_JOB_NOT_REMOVABLE"
+
+
 class JobUnknown(Error):
     """A queued job that nothing in this process declares."""
 
@@ -168,6 +210,12 @@ class TransactionAborted(Error):
     """The caller's transaction has failed and takes no more statements."""
 
     code = "X_TRANSACTION_ABORTED"
+
+
+class TransactionConflict(Error):
+    """The caller's transaction met the work of another one (a serialization failure, a deadlock, an equal id)."""
+
+    code = "X_TRANSACTION_CONFLICT"
 
 
 class ConnectionUnsupported(Error):

@@ -6,7 +6,7 @@ import inspect
 import string
 import typing
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Final, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, final, overload
 from uuid import UUID
@@ -111,6 +111,10 @@ class JobHandle(Generic[F, P, R_co]):
     def __repr__(self) -> str:
         return f"<job {self.name!r}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By name, as functions pickle: what a report or an error holds can travel between processes.
+        return registry.find, (self.name,)
+
     def __call__(self, *args: F.args, **kwargs: F.kwargs) -> R_co:
         """Run the plain function, with nothing queued."""
         return self.body(*args, **kwargs)
@@ -150,14 +154,14 @@ class JobHandle(Generic[F, P, R_co]):
         queue: str | None = None,
         key: str | None = None,
         tenant: str | None = None,
-        on_conflict: OnConflict = "dedupe",
+        on_conflict: OnConflict | None = None,
         id: UUID | str | None = None,  # noqa: A002 - the column's name
         run_id: UUID | str | None = None,
         enqueued_by: str | None = None,
         traceparent: str | None = None,
         connection: Any = None,
     ) -> JobHandle[F, P, R_co]:
-        """This handle with other options for its enqueues; the handle itself is unchanged.
+        """This handle with other options for its enqueues; what is not given stays as it was on this one.
 
         Args:
             run_at: an aware datetime; the job is not run before it.
@@ -178,21 +182,25 @@ class JobHandle(Generic[F, P, R_co]):
         """
         if run_at is not None and delay is not None:
             raise Invariant(f"both run_at={run_at!r} and delay={delay!r} are given", "give one of them")
-        if on_conflict not in typing.get_args(OnConflict):
+        if on_conflict is not None and on_conflict not in typing.get_args(OnConflict):
             raise Invariant(f"on_conflict is {on_conflict!r}", "give 'dedupe' or 'error'")
-        options = EnqueueOptions(
-            run_at=None if run_at is None else check_instant(run_at, "run_at"),
-            delay=None if delay is None else check_duration(delay, "delay"),
-            queue=None if queue is None else check_text(queue, "queue"),
-            key=None if key is None else check_text(key, "key"),
-            tenant=None if tenant is None else check_text(tenant, "tenant"),
-            on_conflict=on_conflict,
-            id=None if id is None else check_id(id, "id"),
-            run_id=None if run_id is None else check_id(run_id, "run_id"),
-            enqueued_by=None if enqueued_by is None else check_text(enqueued_by, "enqueued_by"),
-            traceparent=None if traceparent is None else check_text(traceparent, "traceparent"),
-            connection=connection,
-        )
+        given = {
+            "run_at": None if run_at is None else check_instant(run_at, "run_at"),
+            "delay": None if delay is None else check_duration(delay, "delay"),
+            "queue": None if queue is None else check_text(queue, "queue"),
+            "key": None if key is None else check_text(key, "key"),
+            "tenant": None if tenant is None else check_text(tenant, "tenant"),
+            "on_conflict": on_conflict,
+            "id": None if id is None else check_id(id, "id"),
+            "run_id": None if run_id is None else check_id(run_id, "run_id"),
+            "enqueued_by": None if enqueued_by is None else check_text(enqueued_by, "enqueued_by"),
+            "traceparent": None if traceparent is None else check_text(traceparent, "traceparent"),
+            "connection": connection,
+        }
+        changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if run_at is not None or delay is not None:
+            changed = {"run_at": None, "delay": None, **changed}
+        options = replace(self._options, **changed)
         configured: JobHandle[F, P, R_co] = object.__new__(type(self))
         configured.__dict__.update(self.__dict__, _options=options)
         return configured

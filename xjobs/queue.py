@@ -163,6 +163,17 @@ class Queue(_Queue):
     heartbeat = blocking(ops.claim.heartbeat)
     ack = blocking(ops.settle.ack)
     nack = blocking(ops.settle.nack)
+    cancel = blocking(ops.operate.cancel)
+    requeue = blocking(ops.operate.requeue)
+    promote = blocking(ops.operate.promote)
+    remove = blocking(ops.operate.remove)
+    cancel_many = blocking(ops.operate.cancel_many)
+    requeue_many = blocking(ops.operate.requeue_many)
+    promote_many = blocking(ops.operate.promote_many)
+    remove_many = blocking(ops.operate.remove_many)
+    pause_queue = blocking(ops.pauses.pause_queue)
+    resume_queue = blocking(ops.pauses.resume_queue)
+    paused_queues = blocking(ops.pauses.paused_queues)
 
 
 class AsyncQueue(_Queue):
@@ -213,6 +224,17 @@ class AsyncQueue(_Queue):
     heartbeat = awaiting(ops.claim.heartbeat)
     ack = awaiting(ops.settle.ack)
     nack = awaiting(ops.settle.nack)
+    cancel = awaiting(ops.operate.cancel)
+    requeue = awaiting(ops.operate.requeue)
+    promote = awaiting(ops.operate.promote)
+    remove = awaiting(ops.operate.remove)
+    cancel_many = awaiting(ops.operate.cancel_many)
+    requeue_many = awaiting(ops.operate.requeue_many)
+    promote_many = awaiting(ops.operate.promote_many)
+    remove_many = awaiting(ops.operate.remove_many)
+    pause_queue = awaiting(ops.pauses.pause_queue)
+    resume_queue = awaiting(ops.pauses.resume_queue)
+    paused_queues = awaiting(ops.pauses.paused_queues)
 
 
 def use(queue: Queue | AsyncQueue) -> in_use.Using:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 if TYPE_CHECKING:
     from xjobs.jobs import JobHandle
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 
 
 class Enqueued(NamedTuple):
@@ -49,6 +53,30 @@ class JobRow(NamedTuple):
     traceparent: str | None
     enqueued_by: str | None
     progress: Any
+
+    @property
+    def cursor(self) -> str:
+        """Where this row stands in a listing, for `after=` and `before=` of the next page."""
+        return f"{(self.created_at - EPOCH) // MICROSECOND}:{self.id}"
+
+
+class Bulk(NamedTuple):
+    """The answer of a bulk verb.
+
+    Attributes:
+        affected: how many jobs it moved.
+        remaining: how many another call could still move; calling until this is zero comes to an end.
+    """
+
+    affected: int
+    remaining: int
+
+
+class Pause(NamedTuple):
+    """A paused queue, and since when."""
+
+    name: str
+    paused_at: datetime
 
 
 class ClaimedJob(NamedTuple):

@@ -44,6 +44,10 @@ class Tables(Protocol):
         """Every counter, by job and bucket."""
         ...
 
+    def pauses(self) -> list[tuple[str, str, datetime]]:
+        """Every pause, by kind and name."""
+        ...
+
     def pause(self, name: str, kind: str = "queue") -> None:
         """Pause a queue."""
         ...
@@ -78,11 +82,15 @@ class MemoryTables:
             if (row := seen(counter))
         )
 
+    def pauses(self) -> list[tuple[str, str, datetime]]:
+        seen = Session(self._store, None).visible
+        return sorted((*key, row.paused_at) for key, pause in self._store.pauses.items() if (row := seen(pause)))
+
     def pause(self, name: str, kind: str = "queue") -> None:
-        self._store.pauses[kind, name] = self._store.clock()
+        Session(self._store, None).add_pause(kind, name)
 
     def resume(self, name: str, kind: str = "queue") -> None:
-        self._store.pauses.pop((kind, name), None)
+        Session(self._store, None).drop_pause(kind, name)
 
     def change(self, id: UUID, **columns: Any) -> None:  # noqa: A002
         columns = {name: json.dumps(value) if name in _JSON else value for name, value in columns.items()}
@@ -100,6 +108,10 @@ class PostgresTables:
     def counters(self) -> list[Counter]:
         cursor = self._control.cursor(binary=True, row_factory=tuple_row)
         return cursor.execute(f'select {_COUNTERS} from x_job_counters order by job collate "C", 2, 3').fetchall()
+
+    def pauses(self) -> list[tuple[str, str, datetime]]:
+        cursor = self._control.cursor(binary=True, row_factory=tuple_row)
+        return cursor.execute("select kind, name, paused_at from x_job_pauses order by 1, 2").fetchall()
 
     def pause(self, name: str, kind: str = "queue") -> None:
         self._control.execute(

@@ -1,7 +1,7 @@
 """Memory and Postgres in step: the same statements with the same parameters, in any order, from two sessions.
 
 One session commits each statement, the other is a transaction that ends now and then. After every step the answers, the
-errors and both whole tables are compared. `XJOBS_MACHINE_EXAMPLES` says how many stories are tried.
+errors and all whole tables are compared. `XJOBS_MACHINE_EXAMPLES` says how many stories are tried.
 
 One difference is known and left out: Postgres locks `limit` rows in each arm of a claim and takes `limit` of them in
 all, so that a claim inside a longer transaction keeps others from rows that it did not take. Workers claim outside of
@@ -30,10 +30,12 @@ from xjobs.bridge import run_sync
 from xjobs.drivers.memory import MemoryDriver
 from xjobs.drivers.postgres import ConnectionDriver, PostgresDriver
 from xjobs.sql import Statement
+from xjobs.states import ALL
 
 LOCK_TIMEOUT = "10ms"
 START = datetime(2024, 3, 9, 23, 59, 58, tzinfo=UTC)
 GIVEN_IDS = [UUID(int=at << 120 | 0xABC) for at in range(4)]
+UNKNOWN = UUID(int=0xFFF)
 
 settings.register_profile(
     "machine",
@@ -48,6 +50,8 @@ SECONDS = st.integers(-2, 3).map(lambda count: timedelta(seconds=count))
 NAMES, QUEUES, WORKERS = st.sampled_from(["a", "B"]), st.sampled_from(["q", "p"]), st.sampled_from(["v", "w"])
 SESSIONS = st.sampled_from(["main", "main", "transaction"])
 STRANGERS = st.sampled_from([None, None, None, None, "v", "w"])
+STATES, PLACES, LIMITS = st.sampled_from(ALL), st.integers(0, 8), st.integers(0, 3)
+TENANTS = st.sampled_from([None, None, "", "t"])
 CLAIMS = st.lists(st.integers(0, 8), min_size=1, max_size=3, unique=True)
 ENQUEUED = st.fixed_dictionaries(
     {
@@ -56,10 +60,31 @@ ENQUEUED = st.fixed_dictionaries(
         "name": NAMES,
         "queue": QUEUES,
         "key": st.sampled_from(["k", "l"]),
-        "tenant": st.sampled_from([None, "", "t"]),
+        "tenant": TENANTS,
         "attempts": st.integers(1, 2),
         "delay": st.none() | SECONDS,
         "run_at": st.none() | SECONDS,
+    }
+)
+FILTERED = st.fixed_dictionaries(
+    {
+        "state": STATES,
+        "queue": st.none() | QUEUES,
+        "name": st.none() | NAMES,
+        "tenant_id": TENANTS,
+        "limit": LIMITS,
+    }
+)
+LISTED = st.fixed_dictionaries(
+    {
+        "name": st.none() | NAMES,
+        "queue": st.none() | QUEUES,
+        "state": st.none() | STATES,
+        "tenant_id": TENANTS,
+        "id_prefix": st.sampled_from([None, None, None, "0", "01", "_", "%"]),
+        "created_from": st.none() | SECONDS,
+        "created_to": st.none() | SECONDS,
+        "limit": st.integers(0, 4),
     }
 )
 NACKED = st.fixed_dictionaries(
@@ -85,6 +110,7 @@ class InStep(RuleBasedStateMachine):
         super().__init__()
         self.now = START
         self.ids = 0
+        self.known = [UNKNOWN]
         self.claims: list[tuple[UUID, int, str]] = []
         self.memory = MemoryDriver(clock=lambda: self.now)
         self.tables = MemoryTables(self.memory), PostgresTables(self.place.control)
@@ -135,6 +161,7 @@ class InStep(RuleBasedStateMachine):
             self.ids += 1
             ids.append(chosen or UUID(int=job["place"] << 120 | self.ids))
             named.append(chosen is not None)
+            self.known.append(ids[-1])
         self._run(
             session,
             sql.SQL_ENQUEUE,
@@ -221,34 +248,74 @@ class InStep(RuleBasedStateMachine):
         self.now += timedelta(seconds=span)
         set_time(self.place.control, ClockState.frozen(self.now))
 
-    @rule(queue=QUEUES, paused=st.booleans())
-    def pause(self, queue: str, paused: bool) -> None:
-        for tables in self.tables:
-            tables.pause(queue) if paused else tables.resume(queue)
+    def _id(self, place: int) -> UUID:
+        """An id that was enqueued, the latest ones first; what it names may be gone. Or one that names nothing."""
+        return self.known[-1 - place % len(self.known)]
+
+    @rule(session=SESSIONS, place=PLACES, reason=st.sampled_from([None, "r"]))
+    def cancel(self, session: str, place: int, reason: str | None) -> None:
+        self._run(session, sql.SQL_CANCEL, id=self._id(place), reason=reason)
+
+    @rule(session=SESSIONS, place=PLACES)
+    def requeue(self, session: str, place: int) -> None:
+        self._run(session, sql.SQL_REQUEUE, id=self._id(place))
+
+    @rule(session=SESSIONS, place=PLACES)
+    def promote(self, session: str, place: int) -> None:
+        self._run(session, sql.SQL_PROMOTE, id=self._id(place))
+
+    @rule(session=SESSIONS, place=PLACES)
+    def remove(self, session: str, place: int) -> None:
+        self._run(session, sql.SQL_REMOVE, id=self._id(place))
+
+    @rule(session=SESSIONS, filters=FILTERED, reason=st.sampled_from([None, "r"]))
+    def cancel_many(self, session: str, filters: dict[str, Any], reason: str | None) -> None:
+        self._run(session, sql.SQL_CANCEL_MANY, **filters, reason=reason)
+
+    @rule(session=SESSIONS, filters=FILTERED)
+    def requeue_many(self, session: str, filters: dict[str, Any]) -> None:
+        self._run(session, sql.SQL_REQUEUE_MANY, **filters)
+
+    @rule(session=SESSIONS, filters=FILTERED)
+    def promote_many(self, session: str, filters: dict[str, Any]) -> None:
+        self._run(session, sql.SQL_PROMOTE_MANY, **filters)
+
+    @rule(session=SESSIONS, filters=FILTERED)
+    def remove_many(self, session: str, filters: dict[str, Any]) -> None:
+        self._run(session, sql.SQL_REMOVE_MANY, **filters)
+
+    @rule(session=SESSIONS, kind=st.sampled_from(["queue", "queue", "task"]), name=QUEUES)
+    def pause(self, session: str, kind: str, name: str) -> None:
+        self._run(session, sql.SQL_PAUSE, kind=kind, name=name)
+
+    @rule(session=SESSIONS, kind=st.sampled_from(["queue", "queue", "task"]), name=QUEUES)
+    def resume(self, session: str, kind: str, name: str) -> None:
+        self._run(session, sql.SQL_RESUME, kind=kind, name=name)
 
     @precondition(lambda self: self.transaction is not None)
     @rule(how=st.sampled_from(["commit", "rollback"]))
     def end(self, how: str) -> None:
         self._end(how)
 
-    @rule(
-        session=SESSIONS,
-        name=st.none() | NAMES,
-        queue=st.none() | QUEUES,
-        state=st.sampled_from([None, "ready", "running", "dead"]),
-        limit=st.integers(0, 4),
-    )
-    def read(self, session: str, name: str | None, queue: str | None, state: str | None, limit: int) -> None:
-        self._run(session, sql.SQL_JOBS, name=name, queue=queue, state=state, limit=limit)
-        self._run(session, sql.SQL_WAITING, limit=limit)
+    @rule(session=SESSIONS, listed=LISTED, at=SECONDS, place=PLACES)
+    def read(self, session: str, listed: dict[str, Any], at: timedelta, place: int) -> None:
+        for bound in ("created_from", "created_to"):
+            listed[bound] = None if listed[bound] is None else self.now + listed[bound]
+        cursor, job_id = self.now + at, self._id(place)
+        self._run(session, sql.SQL_JOBS, **listed, after_created_at=None, after_id=None)
+        self._run(session, sql.SQL_JOBS, **listed, after_created_at=cursor, after_id=job_id)
+        self._run(session, sql.SQL_JOBS_BEFORE, **listed, before_created_at=cursor, before_id=job_id)
+        self._run(session, sql.SQL_WAITING, limit=listed["limit"])
         self._run(session, sql.SQL_STATS)
-        self._run(session, sql.SQL_JOB, id=GIVEN_IDS[limit % 4])
+        self._run(session, sql.SQL_PAUSED, kind="queue")
+        self._run(session, sql.SQL_JOB, id=job_id)
 
     @invariant()
     def the_tables_are_equal(self) -> None:
         memory, postgres = self.tables
         assert memory.jobs() == postgres.jobs()
         assert memory.counters() == postgres.counters()
+        assert memory.pauses() == postgres.pauses()
 
 
 @pytest.fixture

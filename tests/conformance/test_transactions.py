@@ -433,7 +433,7 @@ class TestCallersConnection:
         assert len(await outside.jobs()) == 2
 
     @pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
-    async def test_a_key_taken_behind_the_snapshot_is_a_serialization_failure(
+    async def test_a_key_taken_behind_the_snapshot_is_a_conflict(
         self, caller: Caller, outside: xjobs.AsyncQueue, job: Any, level: psycopg.IsolationLevel
     ) -> None:
         """The transaction cannot see the holder and so cannot answer it; it has to be done again as a whole."""
@@ -444,8 +444,10 @@ class TestCallersConnection:
             connection.isolation_level = level
         await caller.do("execute", "select from x_jobs")
         holder = await outside.enqueue(job.call(n=1))
-        with pytest.raises(psycopg.errors.SerializationFailure):
+        with pytest.raises(xjobs.TransactionConflict) as caught:
             await caller.enqueue(job, n=1)
+        assert caught.value.code == "X_TRANSACTION_CONFLICT"
+        assert isinstance(caught.value.__cause__, psycopg.errors.SerializationFailure)
         assert caller.status == FAILED
         await caller.do("rollback")
         assert await caller.enqueue(job, n=1) == holder._replace(deduped=True)

@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
 
 from xjobs.drivers import arrays
-from xjobs.errors import DriverUnavailable, Error, SchemaMissing, TransactionAborted
+from xjobs.errors import DriverUnavailable, Error, SchemaMissing, TransactionAborted, TransactionConflict
 
 CONNECT_TIMEOUT = 5
 """Seconds to wait for a server, where the connection string and PGCONNECT_TIMEOUT do not say."""
@@ -30,7 +30,9 @@ POOL_TIMEOUT = 10
 TRIES = 5
 """How often a statement is sent that a deadlock or a serialization failure took back."""
 
-TAKEN_BACK = (pg.SerializationFailure, pg.DeadlockDetected)
+TAKEN_BACK = (pg.SerializationFailure, pg.DeadlockDetected, pg.UniqueViolation)
+"""Conflicts with other transactions, after which the same statement finds another situation; a unique violation is an
+id, or a key that a requeue brings back to life, which another transaction took in the same moment."""
 
 # What every session of ours is set to. The planner settings pin each statement to the index ranges that it is written
 # for: the claim of a table that has just been filled would otherwise sort all of it until statistics are taken, and the
@@ -58,8 +60,9 @@ class _Interval(Dumper):
 
 @cache
 def adapters() -> AdaptersMap:
-    """How our cursors convert values, whatever the caller's connection has registered."""
-    own = AdaptersMap(psycopg.adapters)
+    """How our cursors convert values, whatever the app has registered on its connections or for all of psycopg."""
+    own = AdaptersMap(types=postgres.types)
+    postgres.register_default_adapters(own)
     own.register_dumper(timedelta, _Interval)
     arrays.register(own)
     set_json_loads(msgspec.json.decode, own)
@@ -157,6 +160,10 @@ def translated(error: psycopg.Error, where: str) -> Error | None:
         )
     if isinstance(error, pg.InFailedSqlTransaction):
         return aborted()
+    if isinstance(error, TAKEN_BACK):
+        return TransactionConflict(
+            f"the statement met another transaction's work ({_first_line(error)})", "run the transaction again"
+        )
     return None
 
 

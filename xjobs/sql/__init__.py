@@ -16,12 +16,24 @@ from xjobs.sql.statement import Statement as Statement, parse
 SQL_JOBS_TABLE: str
 
 SQL_ACK: Statement
+SQL_CANCEL: Statement
+SQL_CANCEL_MANY: Statement
 SQL_CLAIM: Statement
 SQL_ENQUEUE: Statement
 SQL_HEARTBEAT: Statement
 SQL_JOB: Statement
 SQL_JOBS: Statement
+SQL_JOBS_BEFORE: Statement
 SQL_NACK: Statement
+SQL_PAUSE: Statement
+SQL_PAUSED: Statement
+SQL_PROMOTE: Statement
+SQL_PROMOTE_MANY: Statement
+SQL_REMOVE: Statement
+SQL_REMOVE_MANY: Statement
+SQL_REQUEUE: Statement
+SQL_REQUEUE_MANY: Statement
+SQL_RESUME: Statement
 SQL_STATS: Statement
 SQL_WAITING: Statement
 

@@ -1,5 +1,5 @@
 -- name: SQL_CLAIM (queues, limit, lease, worker_id, drop_exhausted)
--- Due rows and lapsed leases of unpaused queues in (run_at, id) order, each leased to one worker; a lease that lapsed on the final attempt is buried instead and answered as dead or failed.
+-- Due rows, and the leases that lapsed first, of unpaused queues in (run_at, id) order, each leased to one worker; a lease that lapsed on the final attempt is buried instead and answered as dead or failed.
 with served as (
   select q.queue
     from unnest($1::text[]) as q(queue)
@@ -20,7 +20,7 @@ with served as (
        from (select j.ctid as place, j.id, j.run_at, j.attempt >= j.max_attempts as exhausted
                from x_jobs j
               where j.queue = s.queue and j.state = 'running' and j.visible_at <= now()
-              order by j.run_at, j.id
+              order by j.visible_at, j.id
               limit $2::int
                 for update skip locked) l
    ) d

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from pytest_xjobs import XjobsClock
-from pytest_xjobs import XjobsQueue
+from pytest_xjobs import XjobsClock, XjobsQueue
 
 from shop.jobs import charge_card, order_confirmed
 from shop.payments import Gateway, GatewayDown

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pytest_xjobs import XjobsClock
-from pytest_xjobs import XjobsQueue
+from pytest_xjobs import XjobsClock, XjobsQueue
 
 from shop.jobs import payment_reminder
 from shop.mailer import Mail
@@ -27,7 +26,9 @@ def test_an_unpaid_order_is_reminded_of_after_three_days(
     assert outbox[-1] == Mail("ada@example.com", REMINDER)
 
 
-def test_a_paid_order_is_not(shopper: Shopper, xjobs_queue: XjobsQueue, xjobs_clock: XjobsClock, outbox: list[Mail]) -> None:
+def test_a_paid_order_is_not(
+    shopper: Shopper, xjobs_queue: XjobsQueue, xjobs_clock: XjobsClock, outbox: list[Mail]
+) -> None:
     shopper.pay(shopper.order(tea=1))
     xjobs_clock.advance(days=3)
     report = xjobs_queue.drain()

@@ -8,7 +8,7 @@ from typing import Any
 
 from xjobs.context import process_time
 from xjobs.drivers.base import Row
-from xjobs.drivers.memory import claim, enqueue, inspect, leases, settle, stats
+from xjobs.drivers.memory import claim, enqueue, inspect, leases, operate, pauses, settle, stats
 from xjobs.drivers.memory.store import Session, Store, Transaction
 from xjobs.sql import Statement
 
@@ -16,12 +16,24 @@ Twin = Callable[..., list[Row]]
 
 TWINS: dict[str, Twin] = {
     "SQL_ACK": settle.ack,
+    "SQL_CANCEL": operate.cancel,
+    "SQL_CANCEL_MANY": operate.cancel_many,
     "SQL_CLAIM": claim.claim,
     "SQL_ENQUEUE": enqueue.enqueue,
     "SQL_HEARTBEAT": leases.heartbeat,
     "SQL_JOB": inspect.job,
     "SQL_JOBS": inspect.jobs,
+    "SQL_JOBS_BEFORE": inspect.jobs_before,
     "SQL_NACK": settle.nack,
+    "SQL_PAUSE": pauses.pause,
+    "SQL_PAUSED": pauses.paused,
+    "SQL_PROMOTE": operate.promote,
+    "SQL_PROMOTE_MANY": operate.promote_many,
+    "SQL_REMOVE": operate.remove,
+    "SQL_REMOVE_MANY": operate.remove_many,
+    "SQL_REQUEUE": operate.requeue,
+    "SQL_REQUEUE_MANY": operate.requeue_many,
+    "SQL_RESUME": pauses.resume,
     "SQL_STATS": stats.stats,
     "SQL_WAITING": inspect.waiting,
 }

@@ -26,8 +26,7 @@ def claim(
     drop_exhausted: Sequence[str],
 ) -> list[tuple[Any, ...]]:
     """Twin of SQL_CLAIM."""
-    pauses = session.store.pauses
-    served = [queue for queue in queues if ("queue", queue) not in pauses]
+    served = [queue for queue in queues if not session.paused("queue", queue)]
     found = _found(session, served, limit)
     exhausted = [job for job in found if job.state == "running" and job.attempt >= job.max_attempts]
     try:
@@ -67,7 +66,7 @@ def _found(session: Session, queues: Sequence[str], limit: int) -> list[Job]:
             found += _pop(session, waiting, limit, _waits)
         running = session.store.running.get(queue)
         if running:
-            lapsed = _pop(session, running, None, _runs)
+            lapsed = _pop(session, running, limit, _runs)
             found += lapsed
             in_order = in_order and not lapsed
     if not in_order:
@@ -77,11 +76,11 @@ def _found(session: Session, queues: Sequence[str], limit: int) -> list[Job]:
     return found[:limit]
 
 
-def _pop(session: Session, heap: list[HeapEntry], limit: int | None, counts: Any) -> list[Job]:
+def _pop(session: Session, heap: list[HeapEntry], limit: int, counts: Any) -> list[Job]:
     """Take up to `limit` due entries off a heap; entries of rows that are locked elsewhere stay."""
     taken: list[Job] = []
     held: list[HeapEntry] = []
-    while heap and heap[0][0] <= session.now and (limit is None or len(taken) < limit):
+    while heap and heap[0][0] <= session.now and len(taken) < limit:
         entry = heappop(heap)
         instant, _, job = entry
         if session.locked(job):

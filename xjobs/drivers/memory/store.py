@@ -30,13 +30,20 @@ _LIVE, _WAITING = frozenset(LIVE), frozenset(WAITING)
 
 
 class Row:
-    """A stored row. `writer` is the open transaction that has changed it; `before` its committed form, or None."""
+    """A stored row.
 
-    __slots__ = ("before", "writer")
+    Attributes:
+        writer: the open transaction that has changed it.
+        before: its committed form while there is a writer; None for a row that the writer inserted.
+        gone: it is deleted; by the writer, if there is one.
+    """
+
+    __slots__ = ("before", "gone", "writer")
 
     def __init__(self) -> None:
         self.writer: Transaction | None = None
         self.before: Self | None = None
+        self.gone = False
 
 
 class Job(Row):
@@ -108,8 +115,17 @@ class Counter(Row):
         self.done = self.retried = self.failed = self.dead = self.duration_ms = 0
 
 
+class Pause(Row):
+    """A row of x_job_pauses."""
+
+    __slots__ = ("paused_at",)
+
+    paused_at: datetime
+
+
 HeapEntry = tuple[datetime, int, Job]
 CounterKey = tuple[str, int, datetime]
+PauseKey = tuple[str, str]
 R = TypeVar("R", bound=Row)
 
 
@@ -139,7 +155,7 @@ class Store:
             self.waiting: dict[str, list[HeapEntry]] = {}
             self.running: dict[str, list[HeapEntry]] = {}
             self.counters: dict[CounterKey, Counter] = {}
-            self.pauses: dict[tuple[str, str], datetime] = {}
+            self.pauses: dict[PauseKey, Pause] = {}
 
     def index(self, job: Job) -> None:
         """Enter a row under what it is now."""
@@ -167,8 +183,10 @@ class Session:
         self.now = store.clock()
 
     def visible(self, row: R) -> R | None:
-        """The form of a row that this session reads; None for one that another transaction has yet to commit."""
-        return row if row.writer is None or row.writer is self.transaction else row.before
+        """The form of a row that this session reads; None for one that is not committed yet, or deleted here."""
+        if row.writer is None or row.writer is self.transaction:
+            return None if row.gone else row
+        return row.before
 
     def locked(self, row: Row) -> bool:
         """Whether another open transaction has changed the row."""
@@ -187,24 +205,86 @@ class Session:
             )
 
     def insert(self, job: Job) -> None:
-        """Add a row."""
-        self.store.jobs[job.id] = job
-        if self.transaction is not None:
-            job.writer = self.transaction
-            self.transaction.rows.append(job)
+        """Add a row; one with its id that this transaction has deleted stays what others see."""
+        deleted = self.store.jobs.get(job.id)
+        self._insert(self.store.jobs, job.id, job)
+        if deleted is not None:
+            job.before, deleted.before = deleted.before, None
         self.store.index(job)
+
+    def delete(self, job: Job) -> None:
+        """Delete a row that this session may write."""
+        self.keep(job)
+        if job.state in _LIVE:
+            self._free_key(job)
+        job.state = GONE  # kills its heap entries
+        self._delete(self.store.jobs, job.id, job)
+
+    def paused(self, kind: str, name: str) -> bool:
+        """Whether this session sees a pause."""
+        row = self.store.pauses.get((kind, name))
+        return row is not None and self.visible(row) is not None
+
+    def add_pause(self, kind: str, name: str) -> bool:
+        """Add a pause; False when there is one.
+
+        Raises:
+            WouldBlock: another open transaction is adding or dropping it.
+        """
+        row = self.store.pauses.get((kind, name))
+        if row is not None:
+            self.wait_for(row, f"the pause of {kind} {name!r}")
+            if not row.gone:
+                return False
+        deleted, row = row, Pause()
+        row.paused_at = self.now
+        self._insert(self.store.pauses, (kind, name), row)
+        if deleted is not None:
+            row.before, deleted.before = deleted.before, None
+        return True
+
+    def drop_pause(self, kind: str, name: str) -> bool:
+        """Drop a pause; False when this session sees none.
+
+        Raises:
+            WouldBlock: another open transaction is dropping it.
+        """
+        row = self.store.pauses.get((kind, name))
+        if row is None or self.visible(row) is None:
+            return False
+        self.wait_for(row, f"the pause of {kind} {name!r}")
+        self.keep(row)
+        self._delete(self.store.pauses, (kind, name), row)
+        return True
+
+    def _insert(self, table: dict[Any, Any], key: Any, row: Row) -> None:
+        table[key] = row
+        if self.transaction is not None:
+            row.writer = self.transaction
+            self.transaction.rows.append(row)
+            self.transaction.places[id(row)] = table, key
+
+    def _delete(self, table: dict[Any, Any], key: Any, row: Row) -> None:
+        row.gone = True
+        if self.transaction is None:
+            del table[key]
+        else:
+            self.transaction.places[id(row)] = table, key
+
+    def _free_key(self, job: Job) -> None:
+        if self.transaction is not None:
+            self.store.freeing.setdefault(job.live_key, job)
+        self.store.forget_key(job)
 
     def change(self, job: Job, **columns: Any) -> None:
         """Set columns of a row that this session may write."""
         self.keep(job)
-        was_live, was_key = job.state in _LIVE, job.live_key
+        was_live = job.state in _LIVE
         for name, value in columns.items():
             setattr(job, name, value)
         job.updated_at = self.now
         if was_live and job.state not in _LIVE:
-            if self.transaction is not None:
-                self.store.freeing.setdefault(was_key, job)
-            self.store.forget_key(job)
+            self._free_key(job)
         self.store.index(job)
 
     def keep(self, row: Row) -> None:
@@ -231,11 +311,8 @@ class Session:
     def _counter(self, key: CounterKey) -> Counter:
         counter = self.store.counters.get(key)
         if counter is None:
-            counter = self.store.counters[key] = Counter()
-            if self.transaction is not None:
-                counter.writer = self.transaction
-                self.transaction.rows.append(counter)
-                self.transaction.new_counters.append(key)
+            counter = Counter()
+            self._insert(self.store.counters, key, counter)
         return counter
 
 
@@ -245,7 +322,8 @@ class Transaction:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.rows: list[Row] = []
-        self.new_counters: list[CounterKey] = []
+        # Where rows stand that it has inserted or deleted, by their identity.
+        self.places: dict[int, tuple[dict[Any, Any], Any]] = {}
         self.failed = False
         self.ended = False
 
@@ -269,6 +347,8 @@ class Transaction:
         with self.store.lock:
             for row in self.rows:
                 row.writer = row.before = None
+                if row.gone:
+                    self._take_out(row)
             self._end()
 
     def rollback(self) -> None:
@@ -277,8 +357,6 @@ class Transaction:
             if self.ended:
                 return
             self._undo(0)
-            for key in self.new_counters:
-                del self.store.counters[key]
             self._end()
 
     def rollback_to(self, mark: int) -> None:
@@ -290,25 +368,29 @@ class Transaction:
     def _undo(self, mark: int) -> None:
         for row in reversed(self.rows[mark:]):
             if isinstance(row, Job):
-                self._restore_job(row)
-            elif row.before is not None:
+                self.store.forget_key(row)
+                if self.store.freeing.get(row.live_key) is row:
+                    del self.store.freeing[row.live_key]
+            if row.before is not None:
                 _restore(row)
+                if isinstance(row, Job):
+                    self.store.index(row)
+            else:
+                self._take_out(row)
         del self.rows[mark:]
 
-    def _restore_job(self, job: Job) -> None:
-        self.store.forget_key(job)
-        if self.store.freeing.get(job.live_key) is job:
-            del self.store.freeing[job.live_key]
-        if job.before is None:
-            del self.store.jobs[job.id]
-            job.state = GONE  # kills its heap entries
-        else:
-            _restore(job)
-            self.store.index(job)
+    def _take_out(self, row: Row) -> None:
+        """Remove a row from its table, unless another one stands in its place."""
+        table, key = self.places[id(row)]
+        if table.get(key) is row:
+            del table[key]
+        row.gone, row.writer = True, None
+        if isinstance(row, Job):
+            row.state = GONE  # kills its heap entries
 
     def _end(self) -> None:
         self.store.freeing = {key: job for key, job in self.store.freeing.items() if job not in self.rows}
-        self.rows, self.ended = [], True
+        self.rows, self.places, self.ended = [], {}, True
 
 
 def _restore(row: Row) -> None:
@@ -316,4 +398,4 @@ def _restore(row: Row) -> None:
         for name in getattr(kind, "__slots__", ()):
             if name not in Row.__slots__:
                 setattr(row, name, getattr(row.before, name))
-    row.writer = row.before = None
+    row.writer, row.before, row.gone = None, None, False

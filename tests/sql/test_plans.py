@@ -1,0 +1,145 @@
+"""The plans of the queue's statements: which indexes they use, whatever the table holds and statistics say.
+
+`benchmarks/claim_scale.py` measures the same at a million rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql as compose
+
+import xjobs.sql
+from pytest_xjobs.provision import Server
+from xjobs.drivers.postgres import connect
+from xjobs.drivers.session import SETTINGS
+from xjobs.sql import SQL_JOBS_TABLE, Statement, statements
+
+LIMIT = 100
+MANY, FEW = 20_000, 1_000
+
+FILL = """
+insert into x_jobs (id, name, queue, input, idempotency_key, run_id, state, run_at, visible_at, claimed_by)
+select lpad(to_hex(%(first)s + n), 32, '0')::uuid, 'noop', (array['a', 'b', 'c'])[1 + n %% %(queues)s::int], '{}',
+       (%(first)s + n)::text, lpad(to_hex(%(first)s + n), 32, '0')::uuid, %(state)s,
+       timestamptz '2026-01-01' + n * %(spread)s * interval '1 microsecond',
+       case when %(state)s = 'running' then now() + %(lease)s::interval end,
+       case when %(state)s = 'running' then 'other' end
+  from generate_series(1, %(rows)s) n
+"""
+
+Rows = list[tuple[str, int, str]]
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[psycopg.Connection[Any]]:
+    """A session as the queue opens it, on a database without virtual time: that would change what now() costs."""
+    name = compose.Identifier("xjobs_plans")
+    with psycopg.connect(server.dsn(server.maintenance_dbname), autocommit=True) as maintenance:
+        maintenance.execute(compose.SQL("drop database if exists {} with (force)").format(name))
+        maintenance.execute(compose.SQL("create database {}").format(name))
+        try:
+            with connect(server.dsn("xjobs_plans")) as connection:
+                connection.execute(SQL_JOBS_TABLE.encode(), prepare=False)
+                yield connection
+        finally:
+            maintenance.execute(compose.SQL("drop database {} with (force)").format(name))
+
+
+def fill(connection: psycopg.Connection[Any], rows: Rows, *, spread: int = 1, queues: int = 1) -> None:
+    connection.execute("truncate x_jobs")
+    first = 0
+    for state, count, lease in rows:
+        parameters = {"first": first, "queues": queues, "state": state, "spread": spread, "lease": lease, "rows": count}
+        connection.execute(FILL, parameters)
+        first += count
+
+
+def plan(connection: psycopg.Connection[Any], statement: Statement, *values: str) -> dict[str, Any]:
+    """The generic plan of a statement with what it read; its effect is taken back."""
+    with connection.transaction(force_rollback=True):
+        connection.execute("deallocate all", prepare=False)
+        connection.execute(f"prepare it as {statement}".encode(), prepare=False)
+        row = connection.execute(
+            f"explain (analyze, buffers, format json) execute it ({', '.join(values)})".encode(), prepare=False
+        ).fetchone()
+    assert row is not None
+    found = json.loads(row[0]) if isinstance(row[0], str) else row[0]
+    root: dict[str, Any] = found[0]["Plan"]
+    return root
+
+
+def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from nodes(child)
+
+
+def largest_sort(root: dict[str, Any]) -> int:
+    """How many rows the largest sort took in."""
+    sizes = [
+        sum(c["Actual Rows"] * c["Actual Loops"] for c in node["Plans"] if c["Parent Relationship"] == "Outer")
+        for node in nodes(root)
+        if "Sort" in node["Node Type"]
+    ]
+    return int(max(sizes, default=0))
+
+
+def claim(connection: psycopg.Connection[Any], queues: str = "{a}") -> dict[str, Any]:
+    return plan(connection, xjobs.sql.SQL_CLAIM, f"'{queues}'", str(LIMIT), "'30 s'", "'w'", "'{}'")
+
+
+SHAPES: dict[str, tuple[Rows, Rows, dict[str, int]]] = {
+    "ready": ([("ready", FEW, "0")], [("ready", MANY, "0")], {}),
+    "ready at one instant": ([("ready", FEW, "0")], [("ready", MANY, "0")], {"spread": 0}),
+    "ready in three queues": ([("ready", FEW, "0")], [("ready", MANY, "0")], {"queues": 3}),
+    "live leases": ([("ready", FEW, "0")], [("ready", FEW, "0"), ("running", MANY, "1 hour")], {}),
+    "lapsed leases": ([("running", FEW, "-1 hour")], [("running", MANY, "-1 hour")], {}),
+    "finished rows": ([("ready", FEW, "0")], [("ready", FEW, "0"), ("done", MANY, "0")], {}),
+}
+
+
+@pytest.mark.parametrize("analysed", [True, False], ids=["analysed", "never analysed"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_claim_reads_as_much_of_a_large_table_as_of_a_small_one(
+    connection: psycopg.Connection[Any], shape: str, analysed: bool
+) -> None:
+    few, many, options = SHAPES[shape]
+    queues = "{a,b,c}" if options.get("queues") else "{a}"
+    read = []
+    for rows in (few, many):
+        fill(connection, rows, **options)
+        if analysed:
+            connection.execute("analyze x_jobs")
+        claim(connection, queues)  # leaves hint bits and dead rows behind, which the next one does not pay for
+        root = claim(connection, queues)
+        assert largest_sort(root) <= 2 * LIMIT * len(queues.split(","))
+        read.append(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
+    assert read[1] <= 1.3 * read[0]
+
+
+READS_THE_TABLE = {"SQL_REMOVE_MANY"}  # of any state but one, which no partial index is over; an operator's verb
+
+
+@pytest.mark.parametrize("name", sorted(statements().keys() - READS_THE_TABLE))
+def test_every_statement_is_prepared_and_scans_no_table(connection: psycopg.Connection[Any], name: str) -> None:
+    fill(connection, [("ready", FEW, "0"), ("done", FEW, "0")])
+    statement = statements()[name]
+    connection.execute(f"prepare it as {statement}".encode(), prepare=False)
+    nulls = ", ".join("null" for _ in statement.parameters)
+    row = connection.execute(
+        f"explain (format json) execute it{f' ({nulls})' if nulls else ''}".encode(), prepare=False
+    ).fetchone()
+    assert row is not None
+    found = json.loads(row[0]) if isinstance(row[0], str) else row[0]
+    scanned = {n.get("Relation Name") for n in nodes(found[0]["Plan"]) if n["Node Type"] == "Seq Scan"}
+    assert not {table for table in scanned if table}
+
+
+def test_a_session_of_ours_has_the_settings(connection: psycopg.Connection[Any]) -> None:
+    for setting, value in SETTINGS.items():
+        assert connection.execute("select current_setting(%s)", [setting]).fetchone() == (value,)
