@@ -110,7 +110,6 @@ class TestUsing:
             {"tenant": ""},
             {"tenant": "a\0"},
             {"on_conflict": "ignore"},
-            {"on_conflict": None},
             {"id": "ABC"},
             {"run_id": "abc"},
             {"enqueued_by": ""},
