@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pytest_xjobs.clock import install_time
 from pytest_xjobs.databases import KEPT_TABLES, Database, RunDatabases
@@ -161,4 +162,4 @@ _POSTGRESQL_DEFAULTS = {"host": "127.0.0.1", "exec": "/usr/lib/postgresql/14/bin
 
 def _postgresql_dsn(config: pytest.Config, host: str) -> str:
     given = {name: _set_for_postgresql(config, name) for name in ("port", "user", "password")}
-    return psycopg.conninfo.make_conninfo(host=host, **{name: value for name, value in given.items() if value})
+    return make_conninfo(host=host, **{name: value for name, value in given.items() if value})

@@ -17,7 +17,7 @@ import enum
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -385,7 +385,9 @@ def _check_same_type(given: Any, rebuilt: Any, path: str) -> None:
             path=path,
         )
     if isinstance(given, list | tuple):
-        for index, (before, after) in enumerate(zip(given, rebuilt, strict=True)):
+        received: Any = rebuilt
+        pairs: Iterable[tuple[Any, Any]] = zip(given, received, strict=True)
+        for index, (before, after) in enumerate(pairs):
             _check_same_type(before, after, f"{path}[{index}]")
     elif isinstance(given, dict) and isinstance(rebuilt, dict):
         after_by_key = dict(rebuilt)

@@ -8,7 +8,20 @@ import typing
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Final, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, final, overload
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    final,
+    overload,
+)
 from uuid import UUID
 
 from xjobs import registry
@@ -300,13 +313,14 @@ def _function_rule(rule: Any, what: str, handle: JobHandle[Any, Any, Any]) -> Ca
     if not callable(rule):
         kind = TenantRequired if what == "tenant" else DeclarationInvalid
         raise kind(f"{what} of job {handle.name!r} is {rule!r}", "give a format text or a function of the input")
-    taken = inspect.signature(rule).parameters
+    make = cast("Callable[..., str]", rule)
+    taken = inspect.signature(make).parameters
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        return lambda values: rule(**values)
+        return lambda values: make(**values)
     required = {name for name, p in taken.items() if p.default is p.empty}
     _check_names(required, f"function {getattr(rule, '__qualname__', rule)}", what, handle)
     names = [name for name in taken if name in handle.codec.parameters]
-    return lambda values: rule(**{name: values[name] for name in names})
+    return lambda values: make(**{name: values[name] for name in names})
 
 
 def _check_names(names: set[str], rule: str, what: str, handle: JobHandle[Any, Any, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,3 +140,26 @@ async def test_an_async_connection(xjobs_queue: XjobsQueue, dsn: str, work: Work
         assert queued(xjobs_queue) == [2]
         with pytest.raises(xjobs.ConnectionUnsupported, match="aenqueue"):
             work.using(connection=connection).enqueue(n=3)
+
+
+def test_what_the_app_registers_with_psycopg_does_not_reach_the_queue(
+    xjobs_queue: XjobsQueue, dsn: str, work: Work
+) -> None:
+    """In a process of its own: the registration is for all of psycopg."""
+    program = f"""
+import psycopg
+from psycopg.types.string import TextLoader
+for name in ("uuid", "timestamptz", "jsonb", "int4", "text", "interval"):
+    psycopg.adapters.register_loader(name, TextLoader)
+import xjobs
+from xjobs.drivers.postgres import PostgresDriver
+
+@xjobs.job(key="{{n}}")
+def work(n: int) -> None: ...
+
+queue = xjobs.Queue(PostgresDriver({dsn!r}))
+made = queue.enqueue(work.call(n=1))
+row = queue.job(made.id)
+assert row.id == made.id and row.input == {{"n": 1}} and row.run_at.tzinfo is not None, row
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

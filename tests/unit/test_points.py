@@ -9,6 +9,7 @@ import pytest
 
 from xjobs import points
 from xjobs.bridge import run_sync
+from xjobs.errors import Invariant
 
 
 async def test_listeners_are_told_in_order_and_only_inside_their_block() -> None:
@@ -23,7 +24,7 @@ async def test_listeners_are_told_in_order_and_only_inside_their_block() -> None
         ("inner", "claimed", {"job": 1}),
         ("outer", "after_body", {}),
     ]
-    assert points.listeners == ()
+    assert points.heard == {}
 
 
 async def test_what_a_listener_raises_goes_through() -> None:
@@ -32,7 +33,7 @@ async def test_what_a_listener_raises_goes_through() -> None:
 
     with pytest.raises(ConnectionError, match="claimed"), points.listening(crash):
         await points.reach("claimed")
-    assert points.listeners == ()
+    assert points.heard == {}
 
 
 async def test_an_awaitable_answer_holds_the_operation() -> None:
@@ -76,3 +77,18 @@ def test_a_listener_that_leaves_while_it_is_told_does_not_hide_others() -> None:
     with points.listening(lambda point, facts: heard.append(point)):
         run_sync(points.reach("claimed"))
     assert heard == ["claimed"]
+
+
+async def test_a_listener_of_some_points_is_called_at_no_other() -> None:
+    reached: list[str] = []
+    with points.listening(lambda point, facts: reached.append(point), "claimed", "after_body"):
+        assert set(points.heard) == {"claimed", "after_body"}
+        for point in points.NAMES:
+            await points.reach(point)
+    assert reached == ["claimed", "after_body"]
+    assert points.heard == {}
+
+
+def test_a_point_that_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(Invariant, match="'claimd'"), points.listening(lambda point, facts: None, "claimd"):
+        pass

@@ -44,7 +44,7 @@ async def connect(conninfo: str) -> Connection:
     began = time.perf_counter()
     try:
         connection = await psycopg.AsyncConnection.connect(complete(conninfo), autocommit=True, prepare_threshold=0)
-        await connection.execute(SETUP)
+        await connection.execute(SETUP.encode())
     except psycopg.OperationalError as error:
         raise unreachable(error, conninfo, began) from error
     return connection
@@ -53,7 +53,7 @@ async def connect(conninfo: str) -> Connection:
 async def fetch(connection: Connection, statement: Statement, values: tuple[Any, ...]) -> list[Row]:
     """Run one statement on a connection and answer its rows, in binary form on the wire."""
     async with AsyncCursor(connection) as cursor:
-        await cursor.execute(statement, wrap(statement, values), binary=True)
+        await cursor.execute(statement.query, wrap(statement, values), binary=True)
         return await cursor.fetchall()
 
 
@@ -273,4 +273,4 @@ async def _check(connection: Connection) -> None:
 
 
 async def _configure(connection: Connection) -> None:
-    await connection.execute(SETUP)
+    await connection.execute(SETUP.encode())

@@ -49,7 +49,7 @@ def connect(conninfo: str) -> Connection:
     began = time.perf_counter()
     try:
         connection = psycopg.connect(complete(conninfo), autocommit=True, prepare_threshold=0)
-        connection.execute(SETUP)
+        connection.execute(SETUP.encode())
     except psycopg.OperationalError as error:
         raise unreachable(error, conninfo, began) from error
     return connection
@@ -58,7 +58,7 @@ def connect(conninfo: str) -> Connection:
 def fetch(connection: Connection, statement: Statement, values: tuple[Any, ...]) -> list[Row]:
     """Run one statement on a connection and answer its rows, in binary form on the wire."""
     with Cursor(connection) as cursor:
-        cursor.execute(statement, wrap(statement, values), binary=True)
+        cursor.execute(statement.query, wrap(statement, values), binary=True)
         return cursor.fetchall()
 
 
@@ -192,7 +192,7 @@ class ConnectionDriver:
     async def run_script(self, text: str) -> None:
         """Run schema text in the caller's transaction."""
         check_usable(self._connection)
-        self._connection.execute(text)
+        self._connection.execute(text.encode(), prepare=False)
 
     async def aclose(self) -> None:
         """Leave the connection to its owner."""
@@ -288,4 +288,4 @@ def _check(connection: Connection) -> None:
 
 
 def _configure(connection: Connection) -> None:
-    connection.execute(SETUP)
+    connection.execute(SETUP.encode())

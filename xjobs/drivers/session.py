@@ -16,6 +16,7 @@ from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
+from psycopg.types.array import register_all_arrays
 from psycopg.types.json import set_json_loads
 
 from xjobs.drivers import arrays
@@ -63,6 +64,7 @@ def adapters() -> AdaptersMap:
     """How our cursors convert values, whatever the app has registered on its connections or for all of psycopg."""
     own = AdaptersMap(types=postgres.types)
     postgres.register_default_adapters(own)
+    register_all_arrays(own)
     own.register_dumper(timedelta, _Interval)
     arrays.register(own)
     set_json_loads(msgspec.json.decode, own)

@@ -57,10 +57,10 @@ async def execute(
     started_at, began = clock(), timer()
     token = enqueuing_job.set(job.id)
     try:
-        if points.listeners:
+        if "before_body" in points.heard:
             await points.reach("before_body", job=job)
         await call(handle, _context(job, handle, clock), handle.codec.decode(job.input))
-        if points.listeners:
+        if "after_body" in points.heard:
             await points.reach("after_body", job=job)
     except Exception as error:  # noqa: BLE001 - whatever a body raises is its outcome
         settlement, outcome = _failed(job, handle, error, random)
@@ -76,13 +76,13 @@ async def execute(
 async def settle(driver: Driver, execution: Execution, *, worker_id: str) -> bool:
     """Write the outcome of one execution; False when the claim was gone and nothing was written."""
     settlement = execution.settlement
-    if points.listeners:
+    if "before_settle" in points.heard:
         await points.reach("before_settle", job=settlement.job, outcome=execution.outcome)
     if isinstance(settlement, Ack):
         landed = await ack(driver, [settlement], worker_id=worker_id)
     else:
         landed = await nack(driver, [settlement], worker_id=worker_id)
-    if points.listeners:
+    if "after_settle" in points.heard:
         await points.reach("after_settle", job=settlement.job, outcome=execution.outcome, landed=bool(landed))
     return bool(landed)
 

@@ -35,20 +35,29 @@ async def claim(
         ClaimQueuesEmpty: no queue is named.
         Invariant: a limit below 0 or not whole, or a lease that is not positive and finite.
     """
-    parameters = {
-        "queues": check_queues(queues),
-        "limit": check_count(limit, "limit"),
-        "lease": check_duration(lease, "lease", low=timedelta(microseconds=1)),
-        "worker_id": check_text(worker_id, "worker_id"),
-        "drop_exhausted": registry.dropping(),
-    }
-    if limit == 0:
-        return Claimed([], [])
+    duration = check_duration(lease, "lease", low=timedelta(microseconds=1))
+    names, count = check_queues(queues), check_count(limit, "limit")
+    check_text(worker_id, "worker_id")
+    return await take(driver, names, worker_id=worker_id, limit=count, lease=duration) if count else Claimed([], [])
+
+
+async def take(
+    driver: Driver, queues: list[str], *, worker_id: str, limit: int = 1, lease: timedelta = LEASE
+) -> Claimed:
+    """`claim`, with arguments that have been checked; for loops that ask again and again."""
+    rows = await driver.run(
+        sql.SQL_CLAIM,
+        queues=queues,
+        limit=limit,
+        lease=lease,
+        worker_id=worker_id,
+        drop_exhausted=registry.dropping(),
+    )
     answer = Claimed([], [])
-    for row in await driver.run(sql.SQL_CLAIM, **parameters):
-        job = ClaimedJob(*row)
+    for row in rows:
+        job = ClaimedJob._make(row)
         (answer.jobs if job.state == "running" else answer.buried).append(job)
-    if points.listeners:
+    if "claimed" in points.heard:
         for job in answer.jobs:
             await points.reach("claimed", job=job, worker_id=worker_id)
     return answer

@@ -15,9 +15,10 @@ from uuid import UUID
 from xjobs import points, registry
 from xjobs.drivers.base import Driver
 from xjobs.errors import DrainStopped, Invariant, JobUnknown
-from xjobs.limits import check_count, check_duration, check_instant
+from xjobs.jobs import Call
+from xjobs.limits import check_count, check_duration, check_instant, check_queues
 from xjobs.operations.attempt import BodyCaller, Execution, execute, settle
-from xjobs.operations.claim import claim
+from xjobs.operations.claim import take
 from xjobs.operations.inspect import waiting
 from xjobs.operations.settle import Nack, nack
 from xjobs.records import ClaimedJob, DrainReport, Jump, Run, Waiting
@@ -69,11 +70,13 @@ class _Drain:
     jumps: list[Jump] = field(default_factory=list)
     buried: list[ClaimedJob] = field(default_factory=list)
     parents: dict[UUID, UUID] = field(default_factory=dict)
-    calls: dict[UUID, str] = field(default_factory=dict)
+    known: tuple[int, frozenset[str]] = (0, frozenset())
+    asked: list[str] = field(default_factory=list)
+    calls: dict[UUID, Call | ClaimedJob] = field(default_factory=dict)
 
     async def run(self) -> DrainReport:
         __tracebackhide__ = True
-        with points.listening(self._note_enqueue):
+        with points.listening(self._note_enqueue, "enqueued"):
             while True:
                 while await self._run_next():
                     pass
@@ -86,7 +89,7 @@ class _Drain:
 
     async def run_one(self) -> Run | None:
         __tracebackhide__ = True
-        with points.listening(self._note_enqueue):
+        with points.listening(self._note_enqueue, "enqueued"):
             while not self.runs:
                 if not await self._run_next() and not self._found_queues(await waiting(self.driver)):
                     return None
@@ -100,8 +103,7 @@ class _Drain:
             if any(job.due and not job.paused for job in left):
                 raise self._stopped(f"{self.budget:,} runs and jobs are still due", left)
             return False
-        queues = self.setup.queues | registry.queues()
-        claimed = await claim(self.driver, queues=queues, worker_id=self.setup.worker_id)
+        claimed = await take(self.driver, self._asked(), worker_id=self.setup.worker_id)
         self.buried += claimed.buried
         for job in claimed.jobs:
             await self._attempt(job)
@@ -125,7 +127,7 @@ class _Drain:
         finally:
             del setup.running[job.id]
         outcome = execution.outcome if landed else "unowned"
-        self.calls.setdefault(job.id, _call_text(job))
+        self.calls.setdefault(job.id, job)
         self.runs.append(
             Run(
                 handle,
@@ -148,14 +150,21 @@ class _Drain:
         error.add_note(f"xjobs: in attempt {job.attempt} of {job.max_attempts} of job {_call_text(job)}, id {job.id}")
         raise error
 
-    def _note_enqueue(self, point: str, facts: dict[str, Any]) -> None:
-        if point != "enqueued" or facts["answer"].deduped:
+    def _note_enqueue(self, _point: str, facts: dict[str, Any]) -> None:
+        if facts["answer"].deduped:
             return
         job_id = facts["answer"].id
-        self.calls[job_id] = repr(facts["call"])
+        self.calls[job_id] = facts["call"]
         self.setup.queues.add(facts["call"].options.queue or facts["call"].job.queue)
         if facts["parent"] is not None:
             self.parents[job_id] = facts["parent"]
+
+    def _asked(self) -> list[str]:
+        """The queues to claim from; the list is the same one while they are."""
+        known = len(self.setup.queues), registry.queues()
+        if known != self.known:
+            self.known, self.asked = known, check_queues(self.setup.queues | known[1])
+        return self.asked
 
     def _found_queues(self, left: Iterable[Waiting]) -> bool:
         """Whether due jobs are in queues that the claim did not ask; they are asked from now on."""
@@ -207,15 +216,19 @@ class _Drain:
         )
 
     def _lineage(self, job_id: UUID) -> str:
-        chain, seen = [self.calls.get(job_id, str(job_id))], {job_id}
+        chain, seen = [self._named(job_id)], {job_id}
         while (parent := self.parents.get(job_id)) is not None and parent not in seen:
             if len(chain) > _ANCESTORS:
                 chain.append("...")
                 break
-            chain.append(self.calls.get(parent, str(parent)))
+            chain.append(self._named(parent))
             seen.add(parent)
             job_id = parent
         return " <- ".join(chain)
+
+    def _named(self, job_id: UUID) -> str:
+        call = self.calls.get(job_id)
+        return str(job_id) if call is None else _call_text(call) if isinstance(call, ClaimedJob) else repr(call)
 
 
 async def drain(

@@ -94,7 +94,7 @@ async def _put(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
             f"job {calls[missing[0]].job.name!r} was refused {_TRIES} times by a key that no live job holds",
             "check the live index with `xjobs schema check` and install the schema again",
         )
-    if points.listeners:
+    if "enqueued" in points.heard:
         for call, answer in zip(calls, answers, strict=True):
             await points.reach("enqueued", call=call, answer=answer, parent=enqueuing_job.get())
     return answers

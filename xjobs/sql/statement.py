@@ -37,14 +37,16 @@ class Statement(str):
     Attributes:
         name: the constant's name, such as `SQL_ACK`.
         parameters: names of `$1`, `$2`, ... in that order.
+        query: the text as bytes, as psycopg takes it.
         guarantee: one line that says what the statement guarantees.
     """
 
-    __slots__ = ("_ordered", "guarantee", "name", "parameters")
+    __slots__ = ("_ordered", "guarantee", "name", "parameters", "query")
 
     name: str
     parameters: tuple[str, ...]
     guarantee: str
+    query: bytes
     _ordered: Callable[[dict[str, Any]], tuple[Any, ...]]
 
     def __new__(cls, text: str, name: str, parameters: tuple[str, ...], guarantee: str) -> Self:  # noqa: D102 - the class describes it
@@ -52,6 +54,7 @@ class Statement(str):
         self.name = name
         self.parameters = parameters
         self.guarantee = guarantee
+        self.query = text.encode()
         self._ordered = _reader(parameters)
         return self
 

@@ -67,14 +67,14 @@ def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey, ma
         return known
     holder = store.live.get(live_key)
     if holder is not None:
-        session.wait_for(holder, "a job with the same key")
+        session.wait_for_key(holder)
         return holder
     if live_key in store.freeing:
-        session.wait_for(store.freeing[live_key], "a job with the same key")
+        session.wait_for_key(store.freeing[live_key])
     sibling = made.get(live_key)
     if sibling is None and known is not None:
         # Last, as on Postgres: only a row that no key keeps out comes to the primary key.
-        session.wait_for(known, f"the id {job_id}")
+        session.wait_for_key(known, f"the id {job_id}")
     return sibling
 
 

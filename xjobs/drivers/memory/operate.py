@@ -115,11 +115,12 @@ def _many(session: Session, found: Iterable[Job], limit: int, act: Callable[[Job
 
 
 def _locked(session: Session, job_id: UUID) -> Job | None:
-    """The row, to be written; None when this session sees none."""
+    """The row, locked, to be written or not; None when this session sees none."""
     job = session.store.jobs.get(job_id)
     if job is None or session.visible(job) is None:
         return None
     session.wait_for(job, f"job {job_id}")
+    session.hold(job)
     return job
 
 
@@ -164,7 +165,7 @@ def _holder(session: Session, job: Job) -> Job | None:
 def _wait_for_key(session: Session, key: LiveKey) -> None:
     for row in (session.store.live.get(key), session.store.freeing.get(key)):
         if row is not None:
-            session.wait_for(row, "a job with the same key")
+            session.wait_for_key(row)
 
 
 def _waits(session: Session, job: Job) -> bool:

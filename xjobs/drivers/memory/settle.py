@@ -91,7 +91,8 @@ def held_claims(
         if job is None or seen is None:
             continue
         if seen.state == "running" and seen.claimed_by == worker_id and seen.claims == claim:
-            session.wait_for(job, f"job {job_id}")
+            if session.locked(job):
+                session.wait_for(job, f"job {job_id}")
             held.append((job, outcome))
     if len(held) > 1:
         held.sort(key=_by_id)

@@ -33,17 +33,18 @@ class Row:
     """A stored row.
 
     Attributes:
-        writer: the open transaction that has changed it.
+        writer: the open transaction that has locked it.
+        changed: that transaction has also written it; a key that it holds can be asked for only then without an answer.
         before: its committed form while there is a writer; None for a row that the writer inserted.
         gone: it is deleted; by the writer, if there is one.
     """
 
-    __slots__ = ("before", "gone", "writer")
+    __slots__ = ("before", "changed", "gone", "writer")
 
     def __init__(self) -> None:
         self.writer: Transaction | None = None
         self.before: Self | None = None
-        self.gone = False
+        self.changed = self.gone = False
 
 
 class Job(Row):
@@ -189,20 +190,29 @@ class Session:
         return row.before
 
     def locked(self, row: Row) -> bool:
-        """Whether another open transaction has changed the row."""
+        """Whether another open transaction has changed or locked the row."""
         return row.writer is not None and row.writer is not self.transaction
 
     def wait_for(self, row: Row, what: str) -> None:
         """Be where Postgres would wait for the writer of a row.
 
         Raises:
-            WouldBlock: another open transaction has changed it.
+            WouldBlock: another open transaction has changed or locked it.
         """
         if self.locked(row):
             raise WouldBlock(
                 f"this statement would wait for another open transaction, which holds {what}",
                 "end that transaction first",
             )
+
+    def wait_for_key(self, row: Row, what: str = "a job with the same key") -> None:
+        """The same, to learn whether a row keeps out an equal one: a lock alone leaves no doubt about it.
+
+        Raises:
+            WouldBlock: another open transaction has changed it.
+        """
+        if row.changed:
+            self.wait_for(row, what)
 
     def insert(self, job: Job) -> None:
         """Add a row; one with its id that this transaction has deleted stays what others see."""
@@ -260,7 +270,7 @@ class Session:
     def _insert(self, table: dict[Any, Any], key: Any, row: Row) -> None:
         table[key] = row
         if self.transaction is not None:
-            row.writer = self.transaction
+            row.writer, row.changed = self.transaction, True
             self.transaction.rows.append(row)
             self.transaction.places[id(row)] = table, key
 
@@ -289,6 +299,11 @@ class Session:
 
     def keep(self, row: Row) -> None:
         """Keep the committed form of a row that is about to be changed."""
+        self.hold(row)
+        row.changed = self.transaction is not None
+
+    def hold(self, row: Row) -> None:
+        """Lock a row until the transaction ends, whether it is changed then or not."""
         if self.transaction is not None and row.writer is None:
             row.before = copy.copy(row)
             row.writer = self.transaction
@@ -346,7 +361,7 @@ class Transaction:
             return
         with self.store.lock:
             for row in self.rows:
-                row.writer = row.before = None
+                row.writer, row.before, row.changed = None, None, False
                 if row.gone:
                     self._take_out(row)
             self._end()
@@ -384,7 +399,7 @@ class Transaction:
         table, key = self.places[id(row)]
         if table.get(key) is row:
             del table[key]
-        row.gone, row.writer = True, None
+        row.gone, row.writer, row.changed = True, None, False
         if isinstance(row, Job):
             row.state = GONE  # kills its heap entries
 
@@ -398,4 +413,4 @@ def _restore(row: Row) -> None:
         for name in getattr(kind, "__slots__", ()):
             if name not in Row.__slots__:
                 setattr(row, name, getattr(row.before, name))
-    row.writer, row.before, row.gone = None, None, False
+    row.writer, row.before, row.changed, row.gone = None, None, False, False
