@@ -71,6 +71,7 @@ _NAME_BYTES = 63
 _RUN_LOCK = 0x786A6F62  # first half of an advisory lock's key: a run is alive
 _BUILD_LOCK = 0x786A6F63  # a template is being built
 _RENEW_EVERY = 200  # resets
+_QUERY_SHOWN = 120  # characters
 
 
 class DatabaseRefused(ServerError):
@@ -102,7 +103,9 @@ class Leak:
     age: float
 
     def __str__(self) -> str:
-        return f"pid {self.pid}, {self.state} for {self.age:.1f} s, last statement: {' '.join(self.query.split())}"
+        query = " ".join(self.query.split())
+        query = query if len(query) <= _QUERY_SHOWN else f"{query[: _QUERY_SHOWN - 3]}..."
+        return f"pid {self.pid}, {self.state} for {self.age:.1f} s, last statement: {query}"
 
 
 # -------------------------------------------------------------------------------------------------- one database

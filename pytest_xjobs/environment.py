@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -38,7 +38,9 @@ class Environment:
         clock: the test's clock.
         source: the drivers.
         dsn: of the test's database, or None in memory.
+        uncommitted: answers, one line each, what sits in transactions that are open now.
         random: for retry jitter, seeded from the run's seed and the test's name.
+        seed: the run's.
         drain_budget: how many attempts a drain of this test runs at most.
     """
 
@@ -46,8 +48,19 @@ class Environment:
     clock: Clock
     source: Drivers
     dsn: str | None
+    uncommitted: Callable[[], list[str]]
     random: Random
+    seed: int
     drain_budget: int
+
+    def describe(self) -> str:
+        """What a reader of a failure needs to know, for the report."""
+        clock = "is real" if self.clock.state.mode == "real" else f"shows {self.clock.now.isoformat()}"
+        lines = [
+            f"backend {self.backend}, the clock {clock}",
+            f"--xjobs-seed={self.seed} repeats the jitter of retries",
+        ]
+        return "\n".join(lines + self.uncommitted())
 
 
 @contextmanager
@@ -58,31 +71,45 @@ def environment(request: pytest.FixtureRequest, backend: str) -> Iterator[Enviro
     name = f"{options.seed.value}:{request.path.name}:{getattr(request.node, 'originalname', request.node.name)}"
     clock = Clock()
     opened = _memory(clock) if backend == "memory" else _postgres(request, clock)
-    with registry.scope(), opened as (source, dsn):
+    with registry.scope(), opened as (source, dsn, uncommitted):
         try:
             yield Environment(
                 backend,
                 clock,
                 source,
                 dsn,
+                uncommitted,
                 Random(name),
+                options.seed.value,
                 options.drain_budget.value,
             )
         finally:
             clock.close()
 
 
+_Opened = tuple[Drivers, str | None, Callable[[], list[str]]]
+
+
 @contextmanager
-def _memory(clock: Clock) -> Iterator[tuple[Drivers, None]]:
+def _memory(clock: Clock) -> Iterator[_Opened]:
     from xjobs.drivers.memory import MemoryDriver
 
     driver = MemoryDriver(clock=lambda: clock.now)
-    yield Drivers(blocking=driver, awaiting=driver), None
+
+    def uncommitted() -> list[str]:
+        return [
+            f"  job {job.name!r} ({job.id}) is in a transaction that has not been committed"
+            for job in driver.store.jobs.values()
+            if job.writer is not None
+        ]
+
+    yield Drivers(blocking=driver, awaiting=driver), None, uncommitted
 
 
 @contextmanager
-def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[tuple[Drivers, str]]:
+def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]:
     from pytest_xjobs.clock import set_time
+    from pytest_xjobs.databases import leaked_transactions
     from pytest_xjobs.runtime import runtime
 
     run = runtime(request.config)
@@ -92,7 +119,11 @@ def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[tuple[Dr
         place.database.reset(place.control)
         unsubscribe = clock.subscribe(lambda state: set_time(place.control, state))
         place.blocking.before = place.awaiting.before = clock.sync
-        yield Drivers(blocking=place.blocking, awaiting=place.awaiting), place.database.dsn
+
+        def uncommitted() -> list[str]:
+            return [f"  a transaction has not been committed: {leak}" for leak in leaked_transactions(place.control)]
+
+        yield Drivers(blocking=place.blocking, awaiting=place.awaiting), place.database.dsn, uncommitted
         clock.close()
         unsubscribe()
         _end_leaked_transactions(place)

@@ -203,7 +203,7 @@ def nearest(expected: Expected, rows: Sequence[JobRow]) -> list[str]:
     if others:
         lines.append("  other live jobs: " + ", ".join(f"{name} x{count}" for name, count in others.most_common(8)))
     if not rows:
-        lines.append("  the queue is empty: nothing has been enqueued")
+        lines.append("  the queue is empty: no enqueue has been committed")
     return lines
 
 

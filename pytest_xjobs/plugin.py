@@ -6,6 +6,7 @@ uses is imported by the fixtures.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,6 +88,16 @@ def pytest_configure_node(node: Any) -> None:
         from pytest_xjobs.runtime import runtime
 
         node.workerinput["xjobs_server"] = runtime(node.config).handover()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure on which backend it was, at which time, and how to repeat it."""
+    report = yield
+    environment = getattr(item, "funcargs", {}).get("xjobs_environment")
+    if environment is not None and report.when == "call" and report.failed:
+        report.sections.append(("xjobs", environment.describe()))
+    return report
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -176,7 +176,7 @@ class XjobsQueue(Queue):
         if count is not None:
             return found
         if not found:
-            raise AssertionError(explain_missing(expected, rows))
+            raise AssertionError("\n".join([explain_missing(expected, rows), *self._environment.uncommitted()]))
         return found[0]
 
     def assert_not_enqueued(

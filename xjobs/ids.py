@@ -30,7 +30,7 @@ else:
     _wall_ns, _monotonic_ns = time.time_ns, time.monotonic_ns
 
 
-_new_uuid, _set = object.__new__, object.__setattr__
+_new_uuid, _set, _UNKNOWN = object.__new__, object.__setattr__, SafeUUID.unknown
 
 
 class _Generator:
@@ -56,7 +56,7 @@ class _Generator:
         # Past the checks of UUID.__init__, which take longer than all of the above.
         made = _new_uuid(UUID)
         _set(made, "int", (now >> 12) << 80 | 0x7000 << 64 | (now & 0xFFF) << 64 | 0x2 << 62 | noise)
-        _set(made, "is_safe", SafeUUID.unknown)
+        _set(made, "is_safe", _UNKNOWN)
         return made
 
 

@@ -65,10 +65,12 @@ def _process_untouched() -> Iterator[None]:
     """Give an inner run no jobs and no queue of the outer one, and take back what it left of its own."""
     jobs, uses = dict(registry._jobs), list(in_use._stack)
     registry._jobs.clear()
+    registry._changed()
     in_use._stack.clear()
     try:
         yield
     finally:
         registry._jobs.clear()
         registry._jobs.update(jobs)
+        registry._changed()
         in_use._stack[:] = uses

@@ -226,11 +226,11 @@ class TestNearMiss:
     def test_nothing_was_enqueued(self, xjobs_queue: XjobsQueue, mail: Any) -> None:
         assert failure(xjobs_queue.assert_enqueued, mail.call(to="a@x", tries=5)) == texts("""
             no live job mail(to='a@x', tries=5, token=None)
-              the queue is empty: nothing has been enqueued
+              the queue is empty: no enqueue has been committed
         """)
         assert failure(xjobs_queue.assert_enqueued, mail) == texts("""
             no live job mail(...)
-              the queue is empty: nothing has been enqueued
+              the queue is empty: no enqueue has been committed
         """)
 
     def test_the_nearest_three_best_first_and_the_rest_counted(

@@ -93,6 +93,19 @@ class TestUsing:
         assert configured.name == handle.name
         assert registry.find("work") is handle
 
+    def test_options_of_a_chain_add_up_and_the_last_word_counts(self) -> None:
+        first = declare(work).using(delay=1)
+        second = first.using(queue="x", tenant="t").using(tenant="u")
+        assert second.call(1).options == EnqueueOptions(delay=timedelta(seconds=1), queue="x", tenant="u")
+        assert first.call(1).options == EnqueueOptions(delay=timedelta(seconds=1))
+        assert second.using().call(1).options == second.call(1).options
+
+    def test_run_at_and_delay_replace_each_other_in_a_chain(self) -> None:
+        at = datetime(2024, 1, 1, tzinfo=UTC)
+        handle = declare(work).using(queue="x")
+        assert handle.using(delay=1).using(run_at=at).call(1).options == EnqueueOptions(run_at=at, queue="x")
+        assert handle.using(run_at=at).using(delay=0).call(1).options == EnqueueOptions(delay=timedelta(0), queue="x")
+
     @pytest.mark.parametrize(
         "options",
         [

@@ -101,8 +101,11 @@ async def _put(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
 
 
 async def _insert(driver: Driver, rows: Sequence[tuple[Any, ...]]) -> list[Enqueued]:
-    columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
-    return [Enqueued(*answer) for answer in await driver.run(sql.SQL_ENQUEUE, **columns)]
+    if len(rows) == 1:
+        columns = {name: [value] for name, value in zip(_COLUMNS, rows[0], strict=True)}
+    else:
+        columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+    return [Enqueued._make(answer) for answer in await driver.run(sql.SQL_ENQUEUE, **columns)]
 
 
 def _row(call: Call) -> tuple[Any, ...]:

@@ -108,7 +108,7 @@ def _filters(
     }
 
 
-_CURSOR = re.compile(r"(-?\d{1,18}):([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})")
+_CURSOR = re.compile(r"(-?[0-9]{1,18}):([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})")
 
 
 def _cursor(cursor: JobRow | str, name: str) -> tuple[datetime, UUID]:

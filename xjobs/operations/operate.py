@@ -69,7 +69,7 @@ async def requeue(driver: Driver, id: JobId) -> JobRow:  # noqa: A002
     was, holder, *columns = rows[0]
     if columns[0] is not None:
         return JobRow(*columns)
-    if was in LIVE:
+    if was not in FINISHED:
         raise JobNotRequeueable(
             f"job {job_id} is {was}", "only a finished job can be requeued; cancel it first", id=job_id, state=was
         )

@@ -63,8 +63,9 @@ def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey, ma
     """The row that answers in place of a new one."""
     store = session.store
     known = store.jobs.get(job_id)
-    if named and known is not None and session.visible(known) is not None:
-        return known
+    seen = None if known is None else session.visible(known)
+    if named and seen is not None:
+        return seen
     holder = store.live.get(live_key)
     if holder is not None:
         session.wait_for_key(holder)

@@ -156,8 +156,9 @@ def _holder(session: Session, job: Job) -> Job | None:
     """Another row that is live, as this session sees it, and holds the key."""
     for row in (session.store.live.get(job.live_key), session.store.freeing.get(job.live_key)):
         if row is not None and row.id != job.id:
-            seen = session.visible(row)
-            if seen is not None and seen.state in LIVE:
+            # What others see of a deleted row is kept by the one that has its id now, which may hold another key.
+            seen = session.visible(session.store.jobs.get(row.id, row))
+            if seen is not None and seen.state in LIVE and seen.live_key == job.live_key:
                 return seen
     return None
 
