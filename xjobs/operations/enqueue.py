@@ -22,8 +22,21 @@ enqueuing_job: ContextVar[UUID | None] = ContextVar("xjobs_enqueuing_job", defau
 _TRIES = 10
 
 _COLUMNS = (
+    "id",
+    "name",
+    "queue",
+    "input",
+    "idempotency_key",
+    "run_id",
+    "max_attempts",
+    "run_at",
+    "delay",
+    "tenant_id",
+    "traceparent",
+    "enqueued_by",
+)
+_ARRAYS = (
     "ids",
-    "named",
     "names",
     "queues",
     "inputs",
@@ -36,6 +49,7 @@ _COLUMNS = (
     "traceparents",
     "enqueued_bys",
 )
+"""The same in statements over many jobs."""
 
 
 async def enqueue(driver: Driver, call: Call) -> Enqueued:
@@ -45,7 +59,12 @@ async def enqueue(driver: Driver, call: Call) -> Enqueued:
         JobDuplicate: the call says `on_conflict="error"` and a live job holds the key.
         DriverUnavailable: the store does not answer.
     """
-    (made,) = await _put(driver, [call])
+    row = _row(call)
+    if call.options.id is None and await driver.run(sql.SQL_ENQUEUE_ONE, **dict(zip(_COLUMNS, row, strict=True))):
+        made = Enqueued(row[0], row[5], False)
+    else:
+        (made,) = await _put(driver, [call], [row])
+    await _announce([call], [made])
     if made.deduped and call.options.on_conflict == "error" and made.id != call.options.id:
         raise JobDuplicate(
             f"job {call.job.name!r} is already live under this key, as {made.id}",
@@ -75,17 +94,21 @@ async def enqueue_many(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
                 f"{call!r} says on_conflict='error' among {len(calls)} calls",
                 "enqueue it by itself, or look at deduped in the answers",
             )
-    return await _put(driver, calls) if calls else []
+    if not calls:
+        return []
+    answers = await _put(driver, calls, [_row(call) for call in calls])
+    await _announce(calls, answers)
+    return answers
 
 
-async def _put(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
-    rows = [_row(call) for call in calls]
-    answers = await _insert(driver, rows)
+async def _put(driver: Driver, calls: Sequence[Call], rows: Sequence[tuple[Any, ...]]) -> list[Enqueued]:
+    """Insert the rows, or find what stands in their place; again for those of which neither was to be seen."""
+    answers = await _insert(driver, calls, rows)
     missing = [position for position, answer in enumerate(answers) if answer.id is None]
     for _ in range(_TRIES - 1):
         if not missing:
             break
-        again = await _insert(driver, [rows[position] for position in missing])
+        again = await _insert(driver, [calls[at] for at in missing], [rows[at] for at in missing])
         for position, answer in zip(missing, again, strict=True):
             answers[position] = answer
         missing = [position for position in missing if answers[position].id is None]
@@ -94,18 +117,19 @@ async def _put(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
             f"job {calls[missing[0]].job.name!r} was refused {_TRIES} times by a key that no live job holds",
             "check the live index with `xjobs schema check` and install the schema again",
         )
-    if "enqueued" in points.heard:
-        for call, answer in zip(calls, answers, strict=True):
-            await points.reach("enqueued", call=call, answer=answer, parent=enqueuing_job.get())
     return answers
 
 
-async def _insert(driver: Driver, rows: Sequence[tuple[Any, ...]]) -> list[Enqueued]:
-    if len(rows) == 1:
-        columns = {name: [value] for name, value in zip(_COLUMNS, rows[0], strict=True)}
-    else:
-        columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
-    return [Enqueued._make(answer) for answer in await driver.run(sql.SQL_ENQUEUE, **columns)]
+async def _insert(driver: Driver, calls: Sequence[Call], rows: Sequence[tuple[Any, ...]]) -> list[Enqueued]:
+    columns: dict[str, Any] = dict(zip(_ARRAYS, map(list, zip(*rows, strict=True)), strict=True))
+    named = [call.options.id is not None for call in calls]
+    return [Enqueued._make(answer) for answer in await driver.run(sql.SQL_ENQUEUE, named=named, **columns)]
+
+
+async def _announce(calls: Sequence[Call], answers: Sequence[Enqueued]) -> None:
+    if "enqueued" in points.heard:
+        for call, answer in zip(calls, answers, strict=True):
+            await points.reach("enqueued", call=call, answer=answer, parent=enqueuing_job.get())
 
 
 def _row(call: Call) -> tuple[Any, ...]:
@@ -114,7 +138,6 @@ def _row(call: Call) -> tuple[Any, ...]:
     job_id = options.id or new_id()
     return (
         job_id,
-        options.id is not None,
         job.name,
         options.queue or job.queue,
         call.input_json,

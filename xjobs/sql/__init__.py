@@ -20,6 +20,7 @@ SQL_CANCEL: Statement
 SQL_CANCEL_MANY: Statement
 SQL_CLAIM: Statement
 SQL_ENQUEUE: Statement
+SQL_ENQUEUE_ONE: Statement
 SQL_HEARTBEAT: Statement
 SQL_JOB: Statement
 SQL_JOBS: Statement

@@ -1,3 +1,15 @@
+-- name: SQL_ENQUEUE_ONE (id, name, queue, input, idempotency_key, run_id, max_attempts, run_at, delay, tenant_id, traceparent, enqueued_by)
+-- One job with an id of its own is inserted, or nothing when a live job holds its key; the id when it was.
+insert into x_jobs as j (id, name, queue, input, idempotency_key, run_id, max_attempts, state, run_at, tenant_id,
+                         traceparent, enqueued_by)
+values ($1, $2, $3, $4::jsonb, $5, $6, $7,
+        case when coalesce($8::timestamptz, now() + $9::interval) > now() then 'delayed' else 'ready' end,
+        coalesce($8::timestamptz, now() + $9::interval, now()), $10, $11, $12)
+on conflict (name, (coalesce(tenant_id, '')), idempotency_key)
+  where state in ('ready', 'delayed', 'running', 'suspended')
+  do nothing
+returning j.id
+
 -- name: SQL_ENQUEUE (ids, named, names, queues, inputs, idempotency_keys, run_ids, max_attempts, run_ats, delays, tenant_ids, traceparents, enqueued_bys)
 -- Each job is inserted once or answered by the row that holds its id (when the caller chose it) or its live key; no ids: that holder is not visible yet, send it again.
 with given as (

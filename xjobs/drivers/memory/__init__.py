@@ -20,6 +20,7 @@ TWINS: dict[str, Twin] = {
     "SQL_CANCEL_MANY": operate.cancel_many,
     "SQL_CLAIM": claim.claim,
     "SQL_ENQUEUE": enqueue.enqueue,
+    "SQL_ENQUEUE_ONE": enqueue.enqueue_one,
     "SQL_HEARTBEAT": leases.heartbeat,
     "SQL_JOB": inspect.job,
     "SQL_JOBS": inspect.jobs,

@@ -59,6 +59,44 @@ def enqueue(
     return answers
 
 
+def enqueue_one(
+    session: Session,
+    *,
+    id: UUID,  # noqa: A002 - the parameter of the statement
+    name: str,
+    queue: str,
+    input: str,  # noqa: A002
+    idempotency_key: str,
+    run_id: UUID,
+    max_attempts: int,
+    run_at: datetime | None,
+    delay: timedelta | None,
+    tenant_id: str | None,
+    traceparent: str | None,
+    enqueued_by: str | None,
+) -> list[tuple[Any, ...]]:
+    """Twin of SQL_ENQUEUE_ONE."""
+    if _standing(session, id, False, (name, tenant_id or "", idempotency_key), {}) is not None:
+        return []
+    values = (
+        id,
+        None,
+        name,
+        queue,
+        input,
+        idempotency_key,
+        run_id,
+        max_attempts,
+        run_at,
+        delay,
+        tenant_id,
+        traceparent,
+        enqueued_by,
+    )
+    session.insert(_row(session.now, values))
+    return [(id,)]
+
+
 def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey, made: dict[LiveKey, Job]) -> Job | None:
     """The row that answers in place of a new one."""
     store = session.store
