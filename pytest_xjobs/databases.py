@@ -400,14 +400,14 @@ class RunDatabases:
         lock = [_BUILD_LOCK, _lock_key(self.run)]
         self._conn.execute("select pg_catalog.pg_advisory_lock(%s, %s)", lock)
         try:
-            if not self._exists(self._named("template")):
+            if not self._exists(self.name("template")):
                 self._build(install)
         finally:
             if not self._conn.closed:
                 self._conn.execute("select pg_catalog.pg_advisory_unlock(%s, %s)", lock)
 
     def _build(self, install: Callable[[str], None]) -> None:
-        name = self._named("unfinished")
+        name = self.name("unfinished")
         self._drop(name)  # of a builder that died
         self._create("create database {}", name)
         try:
@@ -416,7 +416,7 @@ class RunDatabases:
             # In this order nobody ever sees a template that is not complete and closed.
             self._execute("alter database {} with allow_connections false is_template true", name)
             self._disconnect(name)
-            self._execute("alter database {} rename to {}", name, self._named("template"))
+            self._execute("alter database {} rename to {}", name, self.name("template"))
         except BaseException:
             self._drop(name)
             raise
@@ -458,10 +458,10 @@ class RunDatabases:
         """
         if not _SUFFIX.fullmatch(name_suffix) or name_suffix in ("template", "unfinished"):
             raise ValueError(f"no database name suffix {name_suffix!r}: use lower-case letters, digits and _")
-        name = self._named(name_suffix)
+        name = self.name(name_suffix)
         # The log costs less than the checkpoint that copying files needs, except in memory; it exists since 15.
         strategy = " strategy wal_log" if self._conn.info.server_version >= 150000 else ""
-        self._create("create database {} template {}" + strategy, name, self._named("template"))
+        self._create("create database {} template {}" + strategy, name, self.name("template"))
         # A clone does not take over the settings of its template.
         self._set_search_path(name)
         database = Database(name, self.server.dsn(name), mode=mode, schemas=tuple(schemas), kept=tuple(kept))
@@ -474,7 +474,7 @@ class RunDatabases:
         Raises:
             ValueError: it is not one of this run.
         """
-        if not database.name.startswith(self._named("")):
+        if not database.name.startswith(self.name("")):
             raise ValueError(f"database {database.name!r} is not of run {self.run}: drop it where it was made")
         self._drop(database.name)
         self._made.pop(database.name, None)
@@ -526,7 +526,7 @@ class RunDatabases:
             if self._owner:
                 rows = self._conn.execute(
                     "select datname from pg_catalog.pg_database where pg_catalog.starts_with(datname, %s)",
-                    [self._named("")],
+                    [self.name("")],
                 ).fetchall()
                 names = [name for (name,) in rows]
             for name in names:
@@ -541,7 +541,12 @@ class RunDatabases:
     ) -> None:
         self.close()
 
-    def _named(self, suffix: str) -> str:
+    def name(self, suffix: str) -> str:
+        """The name of a database of this run; `template` is the template's.
+
+        Raises:
+            ValueError: it would be longer than 63 bytes.
+        """
         name = f"{PREFIX}{self.run}_{suffix}"
         if len(name) > _NAME_BYTES:
             raise ValueError(f"database name {name!r} is longer than {_NAME_BYTES} bytes: use a shorter suffix")

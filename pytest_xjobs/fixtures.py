@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_xjobs.clock import Clock
     from pytest_xjobs.environment import Environment
     from pytest_xjobs.queue import XjobsQueue
+    from pytest_xjobs.runtime import ServerProcess
 
 
 @contextmanager
@@ -79,3 +80,11 @@ def xjobs_dsn(xjobs_environment: Environment) -> str:
             pytrace=False,
         )
     return xjobs_environment.dsn
+
+
+@pytest.fixture(scope="session")
+def xjobs_server(pytestconfig: pytest.Config) -> ServerProcess:
+    """The run's Postgres server, for pytest-postgresql: `factories.postgresql("xjobs_server")` clones its template."""
+    from pytest_xjobs.runtime import runtime
+
+    return runtime(pytestconfig).process()

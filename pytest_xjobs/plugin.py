@@ -17,6 +17,7 @@ from pytest_xjobs.fixtures import (
     xjobs_dsn as xjobs_dsn,
     xjobs_environment as xjobs_environment,
     xjobs_queue as xjobs_queue,
+    xjobs_server as xjobs_server,
 )
 from pytest_xjobs.options import BACKENDS, Options, add_options, read_options
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pytest_xjobs.clock import install_time
+from pytest_xjobs.clock import SEARCH_PATH, install_time
 from pytest_xjobs.databases import KEPT_TABLES, Database, RunDatabases
 from pytest_xjobs.options import Options, Setting
 from pytest_xjobs.plugin import OPTIONS, RUNTIME
@@ -59,6 +60,23 @@ class Runtime:
         place.close()
         self._databases.drop(place.database)
 
+    def process(self) -> ServerProcess:
+        """The server in the shape of pytest-postgresql's process fixtures, with our template to clone from."""
+        self._databases.template(self._install)
+        worker = getattr(self._config, "workerinput", {}).get("workerid", "")
+        server = self.server
+        return ServerProcess(
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            options=f"-c search_path={SEARCH_PATH.replace(' ', '')}",
+            dbname=self._databases.name(f"{worker}client"),
+            template_dbname=self._databases.name("template"),
+            maintenance_dbname=server.maintenance_dbname,
+            version=server.version,
+        )
+
     def close(self) -> None:
         """End connections, drop databases, stop the server."""
         try:
@@ -83,6 +101,27 @@ class Runtime:
             install_time(connection)
             connection.execute(SQL_JOBS_TABLE.encode())
         self._config.hook.pytest_xjobs_database_setup(dsn=dsn)
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """A server as pytest-postgresql's process fixtures describe one; `factories.postgresql("xjobs_server")` takes it.
+
+    Attributes:
+        options: with which clients connect, so that their `now()` follows the clock of the database.
+        dbname: of the database that each client fixture makes, from `template_dbname`, which has the queue's tables and
+            the app's.
+    """
+
+    host: str
+    port: int
+    user: str
+    password: str
+    options: str
+    dbname: str
+    template_dbname: str
+    maintenance_dbname: str
+    version: str
 
 
 class Place:

@@ -20,7 +20,14 @@ from uuid import UUID
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from conformance.stores import BLOCKED, MemoryTables, PostgresTables
 from pytest_xjobs.clock import ClockState, set_time
@@ -30,7 +37,6 @@ from xjobs.bridge import run_sync
 from xjobs.drivers.memory import MemoryDriver
 from xjobs.drivers.postgres import ConnectionDriver, PostgresDriver
 from xjobs.sql import Statement
-from xjobs.states import ALL
 
 LOCK_TIMEOUT = "10ms"
 START = datetime(2024, 3, 9, 23, 59, 58, tzinfo=UTC)
@@ -50,7 +56,9 @@ SECONDS = st.integers(-2, 3).map(lambda count: timedelta(seconds=count))
 NAMES, QUEUES, WORKERS = st.sampled_from(["a", "B"]), st.sampled_from(["q", "p"]), st.sampled_from(["v", "w"])
 SESSIONS = st.sampled_from(["main", "main", "transaction"])
 STRANGERS = st.sampled_from([None, None, None, None, "v", "w"])
-STATES, PLACES, LIMITS = st.sampled_from(ALL), st.integers(0, 8), st.integers(0, 3)
+PLACES, LIMITS = st.integers(0, 8), st.integers(0, 3)
+ONE = st.sampled_from([sql.SQL_CANCEL, sql.SQL_REQUEUE, sql.SQL_REQUEUE, sql.SQL_PROMOTE, sql.SQL_REMOVE])
+MANY = st.sampled_from([sql.SQL_CANCEL_MANY, sql.SQL_REQUEUE_MANY, sql.SQL_PROMOTE_MANY, sql.SQL_REMOVE_MANY])
 TENANTS = st.sampled_from([None, None, "", "t"])
 CLAIMS = st.lists(st.integers(0, 8), min_size=1, max_size=3, unique=True)
 ENQUEUED = st.fixed_dictionaries(
@@ -68,7 +76,6 @@ ENQUEUED = st.fixed_dictionaries(
 )
 FILTERED = st.fixed_dictionaries(
     {
-        "state": STATES,
         "queue": st.none() | QUEUES,
         "name": st.none() | NAMES,
         "tenant_id": TENANTS,
@@ -79,7 +86,6 @@ LISTED = st.fixed_dictionaries(
     {
         "name": st.none() | NAMES,
         "queue": st.none() | QUEUES,
-        "state": st.none() | STATES,
         "tenant_id": TENANTS,
         "id_prefix": st.sampled_from([None, None, None, "0", "01", "_", "%"]),
         "created_from": st.none() | SECONDS,
@@ -97,6 +103,7 @@ NACKED = st.fixed_dictionaries(
         "duration": st.integers(0, 9),
     }
 )
+ENDED = {"delay": timedelta(0), "error": "e", "stack": None, "counted": True, "duration": 1}
 
 
 class InStep(RuleBasedStateMachine):
@@ -151,6 +158,15 @@ class InStep(RuleBasedStateMachine):
             return []
         return list(answers[0])
 
+    @initialize(jobs=st.lists(ENQUEUED, min_size=2, max_size=4), state=st.sampled_from([None, "done", "dead"]))
+    def begin(self, jobs: list[dict[str, Any]], state: str | None) -> None:
+        """Some jobs, of which those that are due have perhaps come to an end."""
+        self.enqueue("main", jobs)
+        if state is not None:
+            self.claim("main", ["q", "p"], 3, 3, "w", [])
+            if self.claims:
+                self.nack("main", [0, 1, 2], None, [{**ENDED, "state": state}] * 3)
+
     @rule(session=SESSIONS, jobs=st.lists(ENQUEUED, min_size=1, max_size=3))
     def enqueue(self, session: str, jobs: list[dict[str, Any]]) -> None:
         given: set[UUID] = set()
@@ -162,6 +178,9 @@ class InStep(RuleBasedStateMachine):
             ids.append(chosen or UUID(int=job["place"] << 120 | self.ids))
             named.append(chosen is not None)
             self.known.append(ids[-1])
+        if len(jobs) == 1 and not named[0]:
+            self._enqueue_one(session, ids[0], jobs[0])
+            return
         self._run(
             session,
             sql.SQL_ENQUEUE,
@@ -178,6 +197,24 @@ class InStep(RuleBasedStateMachine):
             tenant_ids=[job["tenant"] for job in jobs],
             traceparents=[None for _ in jobs],
             enqueued_bys=["ann" for _ in jobs],
+        )
+
+    def _enqueue_one(self, session: str, job_id: UUID, job: dict[str, Any]) -> None:
+        self._run(
+            session,
+            sql.SQL_ENQUEUE_ONE,
+            id=job_id,
+            name=job["name"],
+            queue=job["queue"],
+            input=f'{{"n": {self.ids}}}',
+            idempotency_key=job["key"],
+            run_id=UUID(int=self.ids << 8),
+            max_attempts=job["attempts"],
+            run_at=None if job["run_at"] is None else self.now + job["run_at"],
+            delay=job["delay"],
+            tenant_id=job["tenant"],
+            traceparent=None,
+            enqueued_by="ann",
         )
 
     @rule(
@@ -250,58 +287,48 @@ class InStep(RuleBasedStateMachine):
 
     def _id(self, place: int) -> UUID:
         """An id that was enqueued, the latest ones first; what it names may be gone. Or one that names nothing."""
-        return self.known[-1 - place % len(self.known)]
+        known = list(dict.fromkeys(reversed(self.known)))
+        return known[place % len(known)]
 
-    @rule(session=SESSIONS, place=PLACES, reason=st.sampled_from([None, "r"]))
-    def cancel(self, session: str, place: int, reason: str | None) -> None:
-        self._run(session, sql.SQL_CANCEL, id=self._id(place), reason=reason)
+    def _filters(self, filters: dict[str, Any], state: int) -> dict[str, Any]:
+        """Filters with a state that rows are in."""
+        states = sorted({row["state"] for row in self.tables[0].jobs()}) or ["ready"]
+        return {**filters, "state": states[state % len(states)]}
 
-    @rule(session=SESSIONS, place=PLACES)
-    def requeue(self, session: str, place: int) -> None:
-        self._run(session, sql.SQL_REQUEUE, id=self._id(place))
+    @rule(session=SESSIONS, verb=ONE, place=PLACES, reason=st.sampled_from([None, "r"]))
+    def operate(self, session: str, verb: Statement, place: int, reason: str | None) -> None:
+        given = {"reason": reason} if verb.name == "SQL_CANCEL" else {}
+        self._run(session, verb, id=self._id(place), **given)
 
-    @rule(session=SESSIONS, place=PLACES)
-    def promote(self, session: str, place: int) -> None:
-        self._run(session, sql.SQL_PROMOTE, id=self._id(place))
+    @rule(session=SESSIONS, verb=MANY, filters=FILTERED, state=PLACES, reason=st.sampled_from([None, "r"]))
+    def operate_many(
+        self, session: str, verb: Statement, filters: dict[str, Any], state: int, reason: str | None
+    ) -> None:
+        given = {"reason": reason} if verb.name == "SQL_CANCEL_MANY" else {}
+        self._run(session, verb, **self._filters(filters, state), **given)
 
-    @rule(session=SESSIONS, place=PLACES)
-    def remove(self, session: str, place: int) -> None:
-        self._run(session, sql.SQL_REMOVE, id=self._id(place))
-
-    @rule(session=SESSIONS, filters=FILTERED, reason=st.sampled_from([None, "r"]))
-    def cancel_many(self, session: str, filters: dict[str, Any], reason: str | None) -> None:
-        self._run(session, sql.SQL_CANCEL_MANY, **filters, reason=reason)
-
-    @rule(session=SESSIONS, filters=FILTERED)
-    def requeue_many(self, session: str, filters: dict[str, Any]) -> None:
-        self._run(session, sql.SQL_REQUEUE_MANY, **filters)
-
-    @rule(session=SESSIONS, filters=FILTERED)
-    def promote_many(self, session: str, filters: dict[str, Any]) -> None:
-        self._run(session, sql.SQL_PROMOTE_MANY, **filters)
-
-    @rule(session=SESSIONS, filters=FILTERED)
-    def remove_many(self, session: str, filters: dict[str, Any]) -> None:
-        self._run(session, sql.SQL_REMOVE_MANY, **filters)
-
-    @rule(session=SESSIONS, kind=st.sampled_from(["queue", "queue", "task"]), name=QUEUES)
-    def pause(self, session: str, kind: str, name: str) -> None:
-        self._run(session, sql.SQL_PAUSE, kind=kind, name=name)
-
-    @rule(session=SESSIONS, kind=st.sampled_from(["queue", "queue", "task"]), name=QUEUES)
-    def resume(self, session: str, kind: str, name: str) -> None:
-        self._run(session, sql.SQL_RESUME, kind=kind, name=name)
+    @rule(
+        session=SESSIONS,
+        verb=st.sampled_from([sql.SQL_PAUSE, sql.SQL_RESUME]),
+        kind=st.sampled_from(["queue", "queue", "task"]),
+        name=QUEUES,
+    )
+    def pause(self, session: str, verb: Statement, kind: str, name: str) -> None:
+        self._run(session, verb, kind=kind, name=name)
 
     @precondition(lambda self: self.transaction is not None)
     @rule(how=st.sampled_from(["commit", "rollback"]))
     def end(self, how: str) -> None:
         self._end(how)
 
-    @rule(session=SESSIONS, listed=LISTED, at=SECONDS, place=PLACES)
-    def read(self, session: str, listed: dict[str, Any], at: timedelta, place: int) -> None:
+    @rule(session=SESSIONS, listed=LISTED, at=SECONDS, place=PLACES, state=st.none() | PLACES)
+    def read(self, session: str, listed: dict[str, Any], at: timedelta, place: int, state: int | None) -> None:
         for bound in ("created_from", "created_to"):
             listed[bound] = None if listed[bound] is None else self.now + listed[bound]
-        cursor, job_id = self.now + at, self._id(place)
+        listed = {**listed, "state": None} if state is None else self._filters(listed, state)
+        rows = {row["id"]: row["created_at"] for row in self.tables[0].jobs()}
+        job_id = self._id(place)
+        cursor = rows.get(job_id, self.now + at)
         self._run(session, sql.SQL_JOBS, **listed, after_created_at=None, after_id=None)
         self._run(session, sql.SQL_JOBS, **listed, after_created_at=cursor, after_id=job_id)
         self._run(session, sql.SQL_JOBS_BEFORE, **listed, before_created_at=cursor, before_id=job_id)
