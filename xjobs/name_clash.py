@@ -5,6 +5,8 @@ Whichever of the two is installed last overwrites files of the other, so neither
 
 from __future__ import annotations
 
+from functools import cache
+
 __all__ = ["NameClash", "check_import_name"]
 
 
@@ -12,8 +14,9 @@ class NameClash(ImportError):
     """The unrelated distribution `xjobs` is installed beside `pytest-xjobs`; `path` is where, if known."""
 
 
+@cache
 def check_import_name() -> None:
-    """Refuse to go on beside the other distribution.
+    """Refuse to go on beside the other distribution; looks once in a process.
 
     Raises:
         NameClash: a distribution called `xjobs` is installed.
