@@ -29,8 +29,7 @@ with given as (
   select g.id, g.name, g.queue, g.input::jsonb, g.idempotency_key, g.run_id, g.max_attempts,
          case when g.due_at > now() then 'delayed' else 'ready' end, g.due_at, g.tenant_id, g.traceparent, g.enqueued_by
     from given g
-   where g.known_id is null
-   order by g.position
+   where g.known_id is null -- in the order of the arrays, as unnest answers them: the first of two equal keys wins
   on conflict (name, (coalesce(tenant_id, '')), idempotency_key)
     where state in ('ready', 'delayed', 'running', 'suspended')
     do nothing
