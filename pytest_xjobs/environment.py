@@ -109,7 +109,7 @@ def _memory(clock: Clock) -> Iterator[_Opened]:
 @contextmanager
 def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]:
     from pytest_xjobs.clock import set_time
-    from pytest_xjobs.databases import leaked_transactions
+    from pytest_xjobs.leaks import leaked_transactions
     from pytest_xjobs.runtime import runtime
 
     run = runtime(request.config)
@@ -146,7 +146,7 @@ def _isolation(request: pytest.FixtureRequest) -> str:
 
 def _end_leaked_transactions(place: Place) -> None:
     """End transactions that the test left open: what they hold would land in the next test."""
-    from pytest_xjobs.databases import leaked_transactions, terminate
+    from pytest_xjobs.leaks import leaked_transactions, terminate
 
     leaks = leaked_transactions(place.control)
     deadline = time.monotonic() + _GONE_WITHIN

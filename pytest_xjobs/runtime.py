@@ -10,10 +10,11 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pytest_xjobs.clock import SEARCH_PATH, install_time
-from pytest_xjobs.databases import KEPT_TABLES, Database, RunDatabases
+from pytest_xjobs.databases import RunDatabases
 from pytest_xjobs.options import Options, Setting
 from pytest_xjobs.plugin import OPTIONS, RUNTIME
 from pytest_xjobs.provision import Cluster, Existing, PostgresNotFound, Server, ServerError, find_binaries
+from pytest_xjobs.reset import KEPT_TABLES, Database
 from xjobs.drivers.async_postgres import AsyncPostgresDriver
 from xjobs.drivers.postgres import PostgresDriver
 from xjobs.sql import SQL_JOBS_TABLE

@@ -17,19 +17,11 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from pytest_xjobs import databases
-from pytest_xjobs.databases import (
-    Database,
-    DatabaseRefused,
-    Leak,
-    ResetBlocked,
-    ResetMode,
-    RunDatabases,
-    TemplateUnsettled,
-    leaked_transactions,
-    terminate,
-)
+from pytest_xjobs import reset
+from pytest_xjobs.databases import DatabaseRefused, RunDatabases, TemplateUnsettled
+from pytest_xjobs.leaks import Leak, leaked_transactions, terminate
 from pytest_xjobs.provision import Cluster, Existing, find_binaries
+from pytest_xjobs.reset import Database, ResetBlocked, ResetMode
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = (ROOT / "xjobs" / "sql" / "schema.sql").read_bytes()
@@ -276,7 +268,7 @@ class TestReset:
 
     def test_all_eleven_tables_of_the_schema_are_known(self, conn: psycopg.Connection[Any]) -> None:
         rows = conn.execute(r"select relname from pg_class where relkind = 'r' and relname like 'x\_%'").fetchall()
-        assert {name for (name,) in rows} == set(databases.QUEUE_TABLES)
+        assert {name for (name,) in rows} == set(reset.QUEUE_TABLES)
 
     def test_one_round_trip(self, database: Database, conn: psycopg.Connection[Any]) -> None:
         database.reset(conn)
@@ -363,7 +355,7 @@ class TestReset:
             return row[0] if row else 0
 
         sizes = []
-        for _ in range(databases._RENEW_EVERY):
+        for _ in range(reset._RENEW_EVERY):
             conn.execute("insert into x_scheduler_leader values ('a', 'b', now())")
             sizes.append(size())
             database.reset(conn)
@@ -375,9 +367,9 @@ class TestReset:
     ) -> None:
         with psycopg.connect(database.dsn) as reader:
             reader.execute("select from x_jobs")  # a lock that stops TRUNCATE, not DELETE
-            for _ in range(databases._RENEW_EVERY):
+            for _ in range(reset._RENEW_EVERY):
                 database.reset(conn)
-            assert database._resets == databases._RENEW_EVERY
+            assert database._resets == reset._RENEW_EVERY
         database.reset(conn)
         assert database._resets == 0
 

