@@ -579,9 +579,10 @@ class TestOtherTransactions:
         self, store: Store, queue: xjobs.AsyncQueue, tables: Tables, work: Work
     ) -> None:
         ids = await _made(queue, tables, work, "remove_many", 3)
-        other = await store.begin()
+        other, asking = await store.begin(), await store.begin()
         await other.queue.requeue(ids[0])
-        assert await queue.remove_many(state="done") == (2, 1)
+        assert await asking.queue.remove_many(state="done") == (2, 1)
+        await asking.commit()
         await other.rollback()
         assert [row["id"] for row in tables.jobs()] == ids[:1]
         assert await queue.remove_many(state="done") == (1, 0)
