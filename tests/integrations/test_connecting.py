@@ -113,7 +113,7 @@ def test_a_connection_that_the_server_closed_is_replaced(place: Place) -> None:
     queue = xjobs.Queue.connect(f"{place.database.dsn}&application_name=severed")
     for _ in range(3):
         assert queue.stats() == []
-        assert sever(place, "severed") == 1
+        assert sever(place, "severed") >= 1
     assert queue.stats() == []
     queue.close()
 
@@ -122,7 +122,7 @@ async def test_an_async_connection_that_the_server_closed_is_replaced(place: Pla
     queue = xjobs.AsyncQueue.connect(f"{place.database.dsn}&application_name=severed")
     for _ in range(3):
         assert await queue.stats() == []
-        assert await asyncio.to_thread(sever, place, "severed") == 1
+        assert await asyncio.to_thread(sever, place, "severed") >= 1
     assert await queue.stats() == []
     await queue.close()
 

@@ -180,14 +180,15 @@ def aborted() -> TransactionAborted:
 def still_open(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Whether an idle connection is usable, asked of its socket and not by a round trip.
 
-    A server that went away has left an end-of-file there; anything else that waits is a notice, and is taken in.
+    A server that went away has left its last words there and then an end-of-file, which fails when it is read; notices
+    that wait are taken in.
     """
     pgconn = connection.pgconn
     if connection.closed:
         return False
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
-    if poll.poll(0):
+    while poll.poll(0):
         try:
             pgconn.consume_input()
         except psycopg.OperationalError:
