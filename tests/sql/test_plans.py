@@ -122,6 +122,30 @@ def test_a_claim_reads_as_much_of_a_large_table_as_of_a_small_one(
     assert read[1] <= 1.3 * read[0]
 
 
+BY_ID = {
+    "SQL_ACK": "array['{id}'::uuid], 'w', '{{1}}', '{{0}}', true",
+    "SQL_NACK": "array['{id}'::uuid], 'w', '{{1}}', '{{ready}}', '{{1 s}}', '{{x}}', '{{x}}', '{{true}}', '{{0}}'",
+    "SQL_HEARTBEAT": "array['{id}'::uuid], 'w', '{{1}}', '30 s'",
+}
+
+
+@pytest.mark.parametrize("name", BY_ID)
+def test_a_settle_looks_rows_up_by_their_ids_whatever_ran_when_statistics_were_taken(
+    connection: psycopg.Connection[Any], name: str
+) -> None:
+    fill(connection, [("ready", MANY, "0")])
+    connection.execute("analyze x_jobs")
+    connection.execute("update x_jobs set state = 'running', claimed_by = 'w', claims = 1, visible_at = now()")
+    row = connection.execute("select id from x_jobs limit 1").fetchone()
+    assert row is not None
+    root = plan(connection, statements()[name], BY_ID[name].format(id=row[0]))
+    used = {
+        node["Index Name"] for node in nodes(root) if node.get("Relation Name") == "x_jobs" and "Index Name" in node
+    }
+    assert used == {"x_jobs_pkey"}
+    assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 100
+
+
 READS_THE_TABLE = {"SQL_REMOVE_MANY"}  # of any state but one, which no partial index is over; an operator's verb
 
 

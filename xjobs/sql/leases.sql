@@ -1,12 +1,20 @@
+-- Leases of claims. As in settle.sql, "is true" keeps the planner from an index over running rows.
+
 -- name: SQL_HEARTBEAT (ids, worker_id, claims, lease)
 -- Extends the leases of claims that still stand to a full term from now; answers the ids that were extended.
-with held as (
-  select j.id
-    from x_jobs j
-    join unnest($1::uuid[], $3::int[]) as g(id, claims) on g.id = j.id
-   where j.id = any($1::uuid[]) and j.state = 'running' and j.claimed_by = $2 and j.claims = g.claims
-   order by j.id
-     for update of j
+with given as (
+  select g.id, g.claims
+    from unnest($1::uuid[], $3::int[]) as g(id, claims)
+   order by g.id -- the order in which rows are locked
+), held as (
+  select k.id
+    from given g
+   cross join lateral (
+     select j.id
+       from x_jobs j
+      where j.id = g.id and (j.state = 'running') is true and j.claimed_by = $2 and j.claims = g.claims
+        for update
+   ) k
 )
 update x_jobs j
    set visible_at = now() + $4::interval, updated_at = now()

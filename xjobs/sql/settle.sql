@@ -1,15 +1,21 @@
+-- Settling by batches. Rows are looked up by their ids, one probe each: "is true" keeps the planner from an index over
+-- running rows, which it would otherwise take for all but empty when statistics were taken while nothing ran.
+
 -- name: SQL_ACK (ids, worker_id, claims, durations_ms, counted)
 -- Moves the claims that still stand to done and adds them to the minute of their job, in one step; answers the ids that moved.
 with given as (
   select g.id, g.claims, g.duration_ms
     from unnest($1::uuid[], $3::int[], $4::bigint[]) as g(id, claims, duration_ms)
+   order by g.id -- the order in which rows are locked
 ), held as (
-  select j.id, j.name, g.duration_ms
-    from x_jobs j
-    join given g on g.id = j.id
-   where j.id = any($1::uuid[]) and j.state = 'running' and j.claimed_by = $2 and j.claims = g.claims
-   order by j.id
-     for update of j
+  select k.id, k.name, g.duration_ms
+    from given g
+   cross join lateral (
+     select j.id, j.name
+       from x_jobs j
+      where j.id = g.id and (j.state = 'running') is true and j.claimed_by = $2 and j.claims = g.claims
+        for update
+   ) k
 ), moved as (
   update x_jobs j
      set state = 'done', visible_at = null, claimed_by = null, updated_at = now()
@@ -33,13 +39,16 @@ with given as (
   select g.id, g.claims, g.state, g.delay, g.error, g.stack, g.counted, g.duration_ms
     from unnest($1::uuid[], $3::int[], $4::text[], $5::interval[], $6::text[], $7::text[], $8::bool[], $9::bigint[])
          as g(id, claims, state, delay, error, stack, counted, duration_ms)
+   order by g.id -- the order in which rows are locked
 ), held as (
-  select j.id, j.name, g.state, g.delay, g.error, g.stack, g.counted, g.duration_ms
-    from x_jobs j
-    join given g on g.id = j.id
-   where j.id = any($1::uuid[]) and j.state = 'running' and j.claimed_by = $2 and j.claims = g.claims
-   order by j.id
-     for update of j
+  select k.id, k.name, g.state, g.delay, g.error, g.stack, g.counted, g.duration_ms
+    from given g
+   cross join lateral (
+     select j.id, j.name
+       from x_jobs j
+      where j.id = g.id and (j.state = 'running') is true and j.claimed_by = $2 and j.claims = g.claims
+        for update
+   ) k
 ), moved as (
   update x_jobs j
      set state = h.state, visible_at = null, claimed_by = null, updated_at = now(), run_at = now() + h.delay,
