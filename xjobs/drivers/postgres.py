@@ -219,9 +219,9 @@ def run_again(connection: Connection, statement: Statement, values: tuple[Any, .
                 return fetch(connection, statement, values)
             with connection.transaction():  # a pool of the caller's, whose connections we have checked out
                 return fetch(connection, statement, values)
-        except TAKEN_BACK:
+        except TAKEN_BACK as error:
             if tried == TRIES:
-                raise
+                raise (explain(error, connection, conninfo) or error) from error
         except psycopg.Error as error:
             raise (explain(error, connection, conninfo) or error) from error
     raise AssertionError("unreachable")
