@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 if TYPE_CHECKING:
     from pytest_xjobs.provision import Server
@@ -25,3 +27,12 @@ def run(pytestconfig: pytest.Config) -> Runtime:
 def server(run: Runtime) -> Server:
     """The run's Postgres server."""
     return run.server
+
+
+@pytest.fixture(scope="session")
+def database_dsn() -> Iterator[str]:
+    """A database on a server of its own, as keywords and values: for tests that change roles, settings and schemas."""
+    from pytest_xjobs.provision import Cluster, find_binaries
+
+    with Cluster.start(find_binaries()) as cluster:
+        yield make_conninfo("", **conninfo_to_dict(cluster.dsn("postgres")))
