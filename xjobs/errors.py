@@ -26,7 +26,6 @@ data is in attributes; it pickles. Catch `Error` for all of them.
     +-- TransactionConflict     the caller's transaction met another one and must be run again
     +-- ConnectionUnsupported   a connection that the queue cannot join
     +-- WouldBlock              a statement that would wait for another transaction
-    +-- LeaseLost               the claim of this attempt is gone
     +-- DrainStopped            a drain that ran out of its budget
 """
 
@@ -52,7 +51,6 @@ __all__ = [
     "JobNotRemovable",
     "JobNotRequeueable",
     "JobUnknown",
-    "LeaseLost",
     "PageInvalid",
     "RowStateUnknown",
     "SchemaMissing",
@@ -228,12 +226,6 @@ class WouldBlock(Error):
     """In memory: a statement that would wait on Postgres for another open transaction."""
 
     code = "X_WOULD_BLOCK"
-
-
-class LeaseLost(Error):
-    """The claim under which this attempt runs is gone: lapsed, cancelled or settled."""
-
-    code = "X_JOB_LEASE_LOST"
 
 
 class DrainStopped(Error):

@@ -86,7 +86,6 @@ CODES = {
     "JobDuplicate": "X_JOB_DUPLICATE",
     "RowStateUnknown": "X_JOB_ROW_STATUS_UNKNOWN",
     "DriverUnavailable": "X_DRIVER_UNAVAILABLE",
-    "LeaseLost": "X_JOB_LEASE_LOST",
 }
 
 
