@@ -10,6 +10,12 @@ import xjobs
 from xjobs.name_clash import NameClash, check_import_name
 
 
+@pytest.fixture(autouse=True)
+def _looks_again() -> None:
+    """The answer is kept for the process."""
+    check_import_name.cache_clear()
+
+
 def _install(directory: Path, name: str, version: str) -> None:
     metadata = directory / f"{name}-{version}.dist-info"
     metadata.mkdir()
