@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 
+@pytest.fixture(autouse=True)
+def _jobs_of_one_test() -> Iterator[None]:
+    """Jobs that a test declares in a function are gone after it, also where it uses no queue."""
+    from xjobs import registry
+
+    with registry.scope():
+        yield
+
+
 @pytest.fixture(scope="session")
 def run(pytestconfig: pytest.Config) -> Runtime:
     """The plugin's own server and databases for this run, whatever backends the run was asked for."""

@@ -47,7 +47,8 @@ def database(request: pytest.FixtureRequest, xjobs_backend: str, tmp_path: Path)
         del connections["default"]
     yield
     connections.close_all()
-    del connections["default"]
+    if hasattr(connections._connections, "default"):
+        del connections["default"]
 
 
 @pytest.fixture
