@@ -18,6 +18,16 @@ data is in attributes; it pickles. Catch `Error` for all of them.
     +-- JobNotRequeueable       it has not finished
     +-- JobNotPromotable        it does not wait for an instant
     +-- JobNotRemovable         it is running
+    +-- JobTimeout              an attempt, a step or a required wait passed its deadline
+    +-- JobCancelled            somebody cancelled the job while its body ran
+    +-- LeaseLost               the claim of the attempt is gone
+    +-- SlotLost                the fleet-wide slot of the attempt is gone
+    +-- Draining                the worker that ran the body is shutting down
+    +-- Aborted                 a write of an attempt that has to stop, or has ended
+    +-- StepDuplicate           two steps of one attempt have one name
+    +-- StepNotAwaited          an async step was called and never awaited
+    +-- RateLimited             raised by bodies: try again later, this attempt does not count
+    +-- OnSettledFailed         an ending hook that failed each time
     +-- JobUnknown              a row whose job nobody declared in this process
     +-- RowStateUnknown         a state in the store that this version does not know
     +-- DriverUnavailable       no queue, or no database behind it
@@ -34,26 +44,36 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "Aborted",
     "ClaimQueuesEmpty",
     "ConnectionUnsupported",
     "DeclarationInvalid",
     "DrainStopped",
+    "Draining",
     "DriverUnavailable",
     "Error",
     "IdInvalid",
     "IdempotencyRequired",
     "InputInvalid",
     "Invariant",
+    "JobCancelled",
     "JobDuplicate",
     "JobNotCancellable",
     "JobNotFound",
     "JobNotPromotable",
     "JobNotRemovable",
     "JobNotRequeueable",
+    "JobTimeout",
     "JobUnknown",
+    "LeaseLost",
+    "OnSettledFailed",
     "PageInvalid",
+    "RateLimited",
     "RowStateUnknown",
     "SchemaMissing",
+    "SlotLost",
+    "StepDuplicate",
+    "StepNotAwaited",
     "TenantRequired",
     "TransactionAborted",
     "TransactionConflict",
@@ -178,6 +198,73 @@ class JobNotRemovable(Error):
     """A job that cannot be removed: it is running."""
 
     code = "X_JOB_NOT_REMOVABLE"
+
+
+class JobTimeout(Error, TimeoutError):
+    """An attempt, a step or a required wait for an event that passed its deadline."""
+
+    code = "X_JOB_TIMEOUT"
+
+
+class JobCancelled(Error):
+    """The reason of a run signal: the job was cancelled while its body ran."""
+
+    code = "X_JOB_CANCELLED"
+
+
+class LeaseLost(Error):
+    """The claim of an attempt is gone: its lease lapsed, or another worker has the job."""
+
+    code = "X_JOB_LEASE_LOST"
+
+
+class SlotLost(Error):
+    """The slot of a fleet-wide concurrency limit that an attempt held is gone."""
+
+    code = "X_JOB_SLOT_LOST"
+
+
+class Draining(Error):
+    """The reason of a run signal: the worker shuts down and its time for running jobs is over."""
+
+    code = "X_DRAINING"
+
+
+class Aborted(Error):
+    """A step or progress write of an attempt that must stop, or that has ended; its cause is the reason."""
+
+    code = "X_ABORTED"
+
+
+class StepDuplicate(Error):
+    """Two steps of one attempt have the same name."""
+
+    code = "X_STEP_DUPLICATE"
+
+
+class StepNotAwaited(Error):
+    """A step of an `async def` body was called and its coroutine never awaited."""
+
+    code = "X_STEP_NOT_AWAITED"
+
+
+class RateLimited(Error):
+    """Raised by a body: the job is given back and tried again after `wait` seconds; the attempt does not count.
+
+    Args:
+        wait: a timedelta or seconds; by the job's backoff when not given.
+    """
+
+    code = "X_RATE_LIMITED"
+
+    def __init__(self, fact: str = "rate limited", remedy: str = "", **data: Any) -> None:
+        super().__init__(fact, remedy, **data)
+
+
+class OnSettledFailed(Error):
+    """An ending hook (`on_settled`) that failed each time it was tried; the job's row is as it was settled."""
+
+    code = "X_JOB_ON_SETTLED_FAILED"
 
 
 class JobUnknown(Error):

@@ -1,0 +1,81 @@
+"""The run signal: whether the attempt that runs must stop, and why. The first reason wins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from xjobs.errors import Error, JobTimeout
+
+Listener = Callable[[Error], object]
+
+
+class RunSignal:
+    """The one signal of an attempt: its deadline, a cancel, a lost lease or slot, and a worker's cut-off all end here.
+
+    Hosts stop it from any thread; step writes ask it before they write; bodies see it as `ctx.cancelled`.
+    """
+
+    __slots__ = ("_clock", "_deadline", "_listeners", "_lock", "_reason", "_timeout")
+
+    def __init__(self) -> None:
+        self._reason: Error | None = None
+        self._lock = threading.Lock()
+        self._listeners: list[Listener] = []
+        self._clock: Callable[[], datetime] | None = None
+        self._deadline: datetime | None = None
+        self._timeout: timedelta | None = None
+
+    @property
+    def reason(self) -> Error | None:
+        """Why the run must stop; None while it need not. A deadline that has passed counts from now on."""
+        clock, deadline = self._clock, self._deadline
+        if self._reason is None and clock is not None and deadline is not None and clock() >= deadline:
+            self.stop(overdue(self._timeout))
+        return self._reason
+
+    def stop(self, reason: Error) -> bool:
+        """Say that the run must stop; False when an earlier reason stands. Listeners are called in this thread."""
+        with self._lock:
+            if self._reason is not None:
+                return False
+            self._reason = reason
+            listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener(reason)
+        return True
+
+    def expire_after(self, timeout: timedelta, clock: Callable[[], datetime]) -> None:
+        """Have the signal stop by itself, with JobTimeout, once `clock` has gone on by `timeout` from now."""
+        self._timeout, self._deadline, self._clock = timeout, clock() + timeout, clock
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Have `listener` called once with the reason, at once when there is one; answers what ends that."""
+        with self._lock:
+            if self._reason is None:
+                self._listeners.append(listener)
+                return lambda: self._forget(listener)
+            reason = self._reason
+        listener(reason)
+        return lambda: None
+
+    def raise_if_stopped(self) -> None:
+        """Raise the reason, if there is one."""
+        reason = self.reason
+        if reason is not None:
+            raise reason
+
+    def _forget(self, listener: Listener) -> None:
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+
+def overdue(timeout: timedelta | None, what: str = "the attempt") -> JobTimeout:
+    """The error of a deadline that has passed."""
+    return JobTimeout(
+        f"{what} took longer than its timeout of {timeout}",
+        "do less in it, split it into steps, or declare a longer timeout",
+        timeout=timeout,
+    )
