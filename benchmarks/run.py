@@ -26,7 +26,7 @@ import psycopg
 import xjobs
 from pytest_xjobs.provision import Cluster, find_binaries
 from xjobs.bridge import run_sync
-from xjobs.context import process_time
+from xjobs.clocks import process_time
 from xjobs.drivers.postgres import PostgresDriver
 from xjobs.operations import drain
 

@@ -41,6 +41,9 @@ class Clock:
 
     Args:
         real: where the real time comes from, an aware UTC datetime; the machine's clock by default.
+
+    Attributes:
+        next_due: answers when the queue's next job is due, for `advance_to_next_due`.
     """
 
     def __init__(self, real: Callable[[], datetime] | None = None) -> None:
@@ -53,6 +56,7 @@ class Clock:
         self._lock = threading.RLock()
         self._telling = False
         self._closed = False
+        self.next_due: Callable[[], datetime | None] = lambda: None
 
     def __repr__(self) -> str:
         return f"<Clock {self._state.mode} {self.now.isoformat()}>"
@@ -112,6 +116,20 @@ class Clock:
                     f"{now.isoformat()} plus {span} is after the year 9999", "advance by less", delta=span
                 ) from None
             return self.move_to(target)
+
+    def advance_to_next_due(self) -> datetime | None:
+        """Go forward to the instant at which the queue's next job is due: a delay, a backoff, a sleep, a wait's end, or
+        the end of a lease; answer the instant, or None when nothing waits.
+
+        When a job is due already, the clock stops where it is. Nothing is run.
+
+        Raises:
+            Invariant: the clock is closed.
+        """
+        with self._lock:
+            self._refuse_when_closed()
+            due = self.next_due()
+            return None if due is None else self.move_to(max(due, self.now))
 
     def resume(self) -> None:
         """Back to real time: end the clock's own freeze, and undo its moves of freezes that the test made.

@@ -8,10 +8,10 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
+from xjobs.bodies import cancellable
 from xjobs.errors import Error
-from xjobs.jobs import JobHandle
-
-Handle = JobHandle[Any, Any, Any]
+from xjobs.operations.attempt import Callee
+from xjobs.signals import RunSignal
 
 
 class WrongColour(Error):
@@ -29,15 +29,18 @@ class InPlace:
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
 
-    async def __call__(self, handle: Handle, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
+    async def __call__(
+        self, callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal
+    ) -> Any:
         """Call the body and answer what it returns."""
         __tracebackhide__ = True
-        if not handle.is_async:
-            return handle.body(*arguments, **values)
+        if not callee.is_async:
+            return callee.body(*arguments, **values)
         if self._runner is None:
             self._runner = asyncio.Runner()
         # The runner would otherwise run it in the context in which its loop was made.
-        return self._runner.run(handle.body(*arguments, **values), context=contextvars.copy_context())
+        body = cancellable(callee.body(*arguments, **values), signal)
+        return self._runner.run(body, context=contextvars.copy_context())
 
     def __enter__(self) -> Self:
         return self
@@ -49,15 +52,15 @@ class InPlace:
             self._runner.close()
 
 
-async def on_loop(handle: Handle, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
+async def on_loop(callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:
     """Await an `async def` body on the running loop; run a `def` body in a thread, so that it may block."""
     __tracebackhide__ = True
-    if handle.is_async:
-        return await handle.body(*arguments, **values)
-    return await asyncio.to_thread(_call, handle, arguments, values)
+    if callee.is_async:
+        return await cancellable(callee.body(*arguments, **values), signal)
+    return await asyncio.to_thread(_call, callee, arguments, values)
 
 
-def _call(handle: Handle, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
+def _call(callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
     """Call a `def` body in a thread.
 
     Raises:
@@ -65,7 +68,7 @@ def _call(handle: Handle, arguments: tuple[Any, ...], values: dict[str, Any]) ->
             raises the same, since Python lets none out of a coroutine (PEP 479).
     """
     try:
-        return handle.body(*arguments, **values)
+        return callee.body(*arguments, **values)
     except StopIteration as stop:
         raise RuntimeError("the body raised StopIteration") from stop
 

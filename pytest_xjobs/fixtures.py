@@ -11,6 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_xjobs.clock import Clock
     from pytest_xjobs.environment import Environment
+    from pytest_xjobs.faults import XjobsFaults
     from pytest_xjobs.queue import XjobsQueue
     from pytest_xjobs.runtime import ServerProcess
 
@@ -68,6 +69,15 @@ def xjobs_queue(xjobs_environment: Environment) -> Iterator[XjobsQueue]:
 def xjobs_clock(xjobs_environment: Environment) -> Clock:
     """The clock of this test: moves the queue on both backends, the database's `now()`, and Python's clock."""
     return xjobs_environment.clock
+
+
+@pytest.fixture
+def xjobs_faults() -> Iterator[XjobsFaults]:
+    """Faults on demand, over with the test: `xjobs_faults.crash_at("after_step", step="charge")`."""
+    from pytest_xjobs.faults import XjobsFaults
+
+    with XjobsFaults.of_test() as faults:
+        yield faults
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self, overload
@@ -12,14 +12,17 @@ from uuid import UUID
 from pytest_xjobs.drain import InPlace, on_loop, refuse_on_loop
 from pytest_xjobs.environment import Environment
 from pytest_xjobs.matching import Expected, describe_row, explain_missing, nearest
+from pytest_xjobs.ran import differences_of, explain_runs, run_histories
 from xjobs.bridge import run_sync
 from xjobs.errors import Invariant
 from xjobs.in_use import TestUse
 from xjobs.jobs import Call, JobHandle
 from xjobs.limits import check_count
 from xjobs.operations import drain as draining, inspect
+from xjobs.operations.leases import renew
 from xjobs.queue import Queue
 from xjobs.records import ClaimedJob, DrainReport, Enqueued, JobRow, Run
+from xjobs.signals import RunSignal
 from xjobs.states import ALL, LIVE
 
 _workers = itertools.count(1)
@@ -35,7 +38,8 @@ class XjobsQueue(Queue):
         self.clock = environment.clock
         self._environment = environment
         self._queues = {"default"}
-        self._running: dict[UUID, ClaimedJob] = {}
+        self._running: dict[UUID, tuple[ClaimedJob, RunSignal]] = {}
+        self._history: list[Run] = []
         self._worker_id = f"drain-{next(_workers)}"
 
     @property
@@ -49,6 +53,7 @@ class XjobsQueue(Queue):
         """The queue of a test, in use for the length of the block."""
         queue = cls(environment)
         unsubscribe = environment.clock.subscribe(lambda _state: queue._renew())
+        environment.clock.next_due = queue._next_due
         with TestUse(environment.source):
             yield queue
         unsubscribe()
@@ -201,6 +206,67 @@ class XjobsQueue(Queue):
             more = f"\n  and {len(found) - 1} more" if len(found) > 1 else ""
             raise AssertionError(f"a live job {expected} is queued:\n  {describe_row(found[0])}{more}")
 
+    @overload
+    def assert_ran(
+        self,
+        job: JobHandle[Any, Any, Any] | Call,
+        *,
+        input: Mapping[str, Any] | None = None,
+        steps: Sequence[str] | None = None,
+        outcome: str = "completed",
+        count: None = None,
+    ) -> Run: ...
+
+    @overload
+    def assert_ran(
+        self,
+        job: JobHandle[Any, Any, Any] | Call,
+        *,
+        input: Mapping[str, Any] | None = None,
+        steps: Sequence[str] | None = None,
+        outcome: str = "completed",
+        count: int,
+    ) -> list[Run]: ...
+
+    def assert_ran(
+        self,
+        job: JobHandle[Any, Any, Any] | Call,
+        *,
+        input: Mapping[str, Any] | None = None,  # noqa: A002 - the column's name
+        steps: Sequence[str] | None = None,
+        outcome: str = "completed",
+        count: int | None = None,
+    ) -> Run | list[Run]:
+        """Assert that the drains of this test ran a job to an outcome, and answer its last run.
+
+        Args:
+            job: a handle, or `handle.call(...)` for the whole input.
+            input: some of the input, by parameter.
+            steps: the names of its steps, in the order in which they were carried out, over all attempts: a step that
+                failed or was lost in a crash is there again, one that was replayed is not.
+            outcome: of the last run; see `Run.outcome`.
+            count: exactly so many jobs must match; the answer is the list of their last runs.
+
+        Raises:
+            AssertionError: none matches, or not `count`; the message shows what did run.
+            Invariant: an argument that cannot be.
+        """
+        __tracebackhide__ = True
+        if count is not None:
+            check_count(count, "count")
+        expected = Expected.of(job, input=input)
+        histories = run_histories(self._history, {row.id: row for row in self._rows()})
+        found = [h for h in histories if not differences_of(h, expected, steps, outcome)]
+        if count is not None and len(found) != count:
+            told = f"{len(found)} jobs {expected} ran, expected {count}"
+            raise AssertionError("\n".join([told, *explain_runs(histories, expected, steps, outcome)]))
+        if count is not None:
+            return [history.runs[-1] for history in found]
+        if not found:
+            told = f"no job {expected} ran to the outcome {outcome!r}"
+            raise AssertionError("\n".join([told, *explain_runs(histories, expected, steps, outcome)]))
+        return found[0].runs[-1]
+
     def assert_state(self, job: JobRow | Enqueued | Run | UUID | str, state: str) -> JobRow:
         """Assert that a job is in a state, and answer its row as it is now.
 
@@ -261,6 +327,8 @@ class XjobsQueue(Queue):
             worker_id=self._worker_id,
             queues=self._queues,
             running=self._running,
+            history=self._history,
+            bodies=lambda handle: self._driver("async" if handle.is_async and call is on_loop else "blocking"),
             move=self.clock.move_to,
         )
 
@@ -270,7 +338,10 @@ class XjobsQueue(Queue):
     def _renew(self) -> None:
         """Renew the leases of bodies that are running: a live worker's heartbeats would have, as time went by."""
         if self._running:
-            self.heartbeat(list(self._running.values()), worker_id=self._worker_id)
+            run_sync(renew(self._driver("blocking"), self._running.values(), worker_id=self._worker_id))
+
+    def _next_due(self) -> datetime | None:
+        return run_sync(draining.next_due(self._driver("blocking")))
 
     def _rows(self) -> list[JobRow]:
         """Every row, in the order of the enqueues."""

@@ -6,6 +6,7 @@ public names are here; the rest of the package may change.
 
 from __future__ import annotations
 
+from xjobs.classify import classify
 from xjobs.context import AsyncContext, Context
 from xjobs.errors import (
     Aborted,
@@ -45,10 +46,25 @@ from xjobs.errors import (
 )
 from xjobs.jobs import NO_KEY, Call, JobHandle, job
 from xjobs.operations.settle import Ack, Nack
-from xjobs.queue import AsyncQueue, Queue, aenqueue_many, enqueue_many, use
-from xjobs.records import Bulk, ClaimedJob, DrainReport, Enqueued, JobRow, Jump, Pause, QueueStats, Run, Waiting
+from xjobs.queue import AsyncQueue, Queue, aenqueue_many, apublish, enqueue_many, publish, use
+from xjobs.records import (
+    Bulk,
+    ClaimedJob,
+    DrainReport,
+    Ending,
+    Enqueued,
+    Event,
+    JobRow,
+    Jump,
+    Pause,
+    QueueStats,
+    Run,
+    StepRecord,
+    Waiting,
+)
 from xjobs.registry import registered_jobs
 from xjobs.retry import Retry
+from xjobs.steps import AsyncSteps, Steps
 
 __distribution__ = "pytest-xjobs"
 """Tells this package from the unrelated one on the public index that has the same import name."""
@@ -59,6 +75,7 @@ __all__ = [
     "Ack",
     "AsyncContext",
     "AsyncQueue",
+    "AsyncSteps",
     "Bulk",
     "Call",
     "ClaimQueuesEmpty",
@@ -70,8 +87,10 @@ __all__ = [
     "DrainStopped",
     "Draining",
     "DriverUnavailable",
+    "Ending",
     "Enqueued",
     "Error",
+    "Event",
     "IdInvalid",
     "IdempotencyRequired",
     "InputInvalid",
@@ -103,14 +122,19 @@ __all__ = [
     "SlotLost",
     "StepDuplicate",
     "StepNotAwaited",
+    "StepRecord",
+    "Steps",
     "TenantRequired",
     "TransactionAborted",
     "TransactionConflict",
     "Waiting",
     "WouldBlock",
     "aenqueue_many",
+    "apublish",
+    "classify",
     "enqueue_many",
     "job",
+    "publish",
     "registered_jobs",
     "use",
 ]

@@ -184,6 +184,25 @@ def lower(value: Any, path: str = "input") -> Any:
     return _Lowering().lower(value, path)
 
 
+def to_json(value: Any, path: str) -> tuple[Any, str]:
+    """A value that is strict JSON already, as JSON gives it back, and its text.
+
+    Raises:
+        InputInvalid: it is not, or JSON would give back another type; `path` in the error names the place.
+    """
+    import msgspec
+
+    lowering = _Lowering()
+    lowered = lowering.lower(value, path)
+    if lowering.changed_type:
+        try:
+            _check_same_type(value, lowered, path)
+        except InputInvalid as refused:
+            plain = "give plain JSON values: text, numbers, booleans, None, lists, and dicts with text keys"
+            raise InputInvalid(refused.fact, plain, **refused.data) from None
+    return lowered, msgspec.json.encode(lowered).decode()
+
+
 class _Lowering:
     """One pass over a value. `changed_type` tells whether JSON alone would give back another type than it got."""
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
+from typing import Any, Protocol
 from uuid import UUID
 
+from xjobs.bridge import run_sync
+from xjobs.clocks import process_time
+from xjobs.signals import RunSignal
+from xjobs.steps import AsyncSteps, Log, Steps
 
-def process_time() -> datetime:
-    """The present instant by this process's clock, in UTC; libraries that freeze Python's time move it."""
-    return datetime.now(UTC)
+
+class Reporter(Protocol):
+    """Where a body's progress goes (`xjobs.operations.progress`)."""
+
+    async def report(self, done: float, total: float | None, note: str | None) -> None:
+        """Note it, and write it when it is time to."""
+        ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class BaseContext:
     """What both colours of context hold.
 
@@ -34,12 +43,27 @@ class BaseContext:
     tenant: str | None = None
     enqueued_by: str | None = None
     traceparent: str | None = None
-    clock: Callable[[], datetime] = field(default=process_time, repr=False)
+    clock: Callable[[], datetime] = field(default=process_time, repr=False, compare=False)
+    signal: RunSignal = field(default_factory=RunSignal, repr=False, compare=False)
+    log: Log = field(repr=False, compare=False)
+    reporter: Reporter = field(repr=False, compare=False)
 
     @property
     def final_attempt(self) -> bool:
         """Whether the job is not tried again if this attempt fails."""
         return self.attempt >= self.max_attempts
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the body should stop: its job was cancelled, its time is up, its lease is lost, its worker ends.
+
+        An `async def` body is cancelled besides; a `def` body has to ask, since nothing can stop a thread.
+        """
+        return self.signal.reason is not None
+
+    def raise_if_cancelled(self) -> None:
+        """Raise why the body should stop, if it should: JobCancelled, JobTimeout, LeaseLost, SlotLost or Draining."""
+        self.signal.raise_if_stopped()
 
     def now(self) -> datetime:
         """The present instant in UTC, by the clock of the queue that runs the body."""
@@ -49,10 +73,31 @@ class BaseContext:
 class Context(BaseContext):
     """What a `def` body receives as its first parameter when that is annotated `xjobs.Context`."""
 
-    __slots__ = ()
+    @property
+    def step(self) -> Steps:
+        """The durable steps of the run."""
+        return Steps(self.log)
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Report how far the body is, for operators: `queue.job(id).progress`.
+
+        Written at most once a second and before the job is settled; a number that is not finite is left out, and a note
+        is cut at 200 characters. A write that fails is logged and never fails the job.
+        """
+        run_sync(self.reporter.report(done, total, note))
 
 
 class AsyncContext(BaseContext):
     """What an `async def` body receives as its first parameter when that is annotated `xjobs.AsyncContext`."""
 
-    __slots__ = ()
+    @property
+    def step(self) -> AsyncSteps:
+        """The durable steps of the run; each call is awaited."""
+        steps: AsyncSteps | None = self.__dict__.get("_steps")
+        if steps is None:
+            steps = self.__dict__["_steps"] = AsyncSteps(self.log)
+        return steps
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> Coroutine[Any, Any, None]:
+        """Report how far the body is; to be awaited. See `Context.progress`."""
+        return self.reporter.report(done, total, note)

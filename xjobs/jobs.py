@@ -31,12 +31,13 @@ from xjobs.context import AsyncContext, Context
 from xjobs.errors import DeclarationInvalid, IdempotencyRequired, Invariant, TenantRequired
 from xjobs.ids import check_id
 from xjobs.limits import check_duration, check_instant, check_text
-from xjobs.records import Enqueued
+from xjobs.records import Ending, Enqueued
 from xjobs.retry import Retry, as_retry
 
 P = ParamSpec("P")
 F = ParamSpec("F")
 R = TypeVar("R")
+H = TypeVar("H", bound="Callable[[Ending], Any]")
 R_co = TypeVar("R_co", covariant=True)
 
 OnConflict = Literal["dedupe", "error"]
@@ -93,6 +94,13 @@ class Call(NamedTuple):
         return f"{self.job.name}({arguments})"
 
 
+class EndingHook(NamedTuple):
+    """The function that a job tells of its endings."""
+
+    body: Callable[[Ending], Any]
+    is_async: bool
+
+
 class JobHandle(Generic[F, P, R_co]):
     """A declared job. Calling it runs the plain function; `enqueue` and `aenqueue` queue it.
 
@@ -100,22 +108,36 @@ class JobHandle(Generic[F, P, R_co]):
         name: the durable name, stored with every row of the job.
         queue: where its rows go unless an enqueue says otherwise.
         retry: its policy.
+        timeout: how long one attempt may take, or None.
+        step_timeout: how long one `ctx.step.run` may take, or None.
         body: the function.
         is_async: whether the body is an `async def`.
     """
 
     def __init__(
-        self, body: Callable[F, R_co], *, name: str, key: KeyRule, queue: str, tenant: TenantRule, retry: Retry
+        self,
+        body: Callable[F, R_co],
+        *,
+        name: str,
+        key: KeyRule,
+        queue: str,
+        tenant: TenantRule,
+        retry: Retry,
+        timeout: timedelta | None = None,
+        step_timeout: timedelta | None = None,
     ) -> None:
         self.body = body
         self.name = name
         self.queue = queue
         self.retry = retry
+        self.timeout = timeout
+        self.step_timeout = step_timeout
         self.is_async = inspect.iscoroutinefunction(body)
         self.declared_at = f"{body.__code__.co_filename}:{body.__code__.co_firstlineno}"
         self.__name__, self.__qualname__, self.__doc__ = body.__name__, body.__qualname__, body.__doc__
         self.__module__, self.__wrapped__ = body.__module__, body
         self._options = _NO_OPTIONS
+        self._hooks: list[EndingHook] = []  # shared with the configured handles made from this one
         parameters, hints, self.takes_context = _read_signature(self)
         self.codec = Codec(name, parameters, hints)
         self._key = _rule(key, "key", self)
@@ -217,6 +239,35 @@ class JobHandle(Generic[F, P, R_co]):
         configured: JobHandle[F, P, R_co] = object.__new__(type(self))
         configured.__dict__.update(self.__dict__, _options=options)
         return configured
+
+    def on_settled(self, hook: H) -> H:
+        """Have `hook` called with an `xjobs.Ending` when a run of the job has ended; use it as a decorator.
+
+        It is called once the row says so, by the process that wrote it there, up to three times when it fails, and not
+        at all when that process dies before: it tells, it does not guarantee. A retry, a suspension, a cancel and an
+        operator's verb end nothing. What it raises changes nothing about the job.
+
+        Raises:
+            DeclarationInvalid: there is one already, or it is no function of one argument.
+        """
+        if self._hooks:
+            raise DeclarationInvalid(f"job {self.name!r} has an on_settled hook already", "do both in one function")
+        if not callable(hook):
+            raise DeclarationInvalid(f"on_settled of job {self.name!r} is {hook!r}", "give a function of one Ending")
+        try:
+            inspect.signature(hook).bind(None)
+        except TypeError as problem:
+            raise DeclarationInvalid(
+                f"on_settled hook of job {self.name!r} cannot be called with one argument: {problem}",
+                "give it one parameter, the Ending",
+            ) from None
+        self._hooks.append(EndingHook(hook, inspect.iscoroutinefunction(hook)))
+        return hook
+
+    @property
+    def ending_hook(self) -> EndingHook | None:
+        """The `on_settled` hook, or None."""
+        return self._hooks[0] if self._hooks else None
 
     def key_of(self, call: Call, job_id: UUID) -> str:
         """The idempotency key of a call: the one given, or what the declared rule makes of the input."""
@@ -355,6 +406,8 @@ def job(
     queue: str = "default",
     tenant: TenantRule = None,
     retry: int | Retry | None = None,
+    timeout: timedelta | float | None = None,
+    step_timeout: timedelta | float | None = None,
 ) -> _Declare:
     """Declare the decorated function as a job.
 
@@ -365,6 +418,9 @@ def job(
         queue: the queue its rows go to.
         tenant: a function of the input or a format text; jobs of different tenants never share a key.
         retry: a `Retry`, or a number of attempts; three attempts with exponential backoff when not given.
+        timeout: how long one attempt may take, a timedelta or seconds; then it fails with JobTimeout. An `async def`
+            body is cancelled; a `def` body has to ask (`ctx.cancelled`).
+        step_timeout: the same for each `ctx.step.run`.
 
     Raises:
         IdempotencyRequired: no `key`.
@@ -387,10 +443,14 @@ def job(
         try:
             durable = check_text(body_name if name is None else name, "name")
             check_text(queue, "queue")
+            limits = {
+                what: None if value is None else check_duration(value, what, low=timedelta(microseconds=1))
+                for what, value in (("timeout", timeout), ("step_timeout", step_timeout))
+            }
         except Invariant as refused:
             raise DeclarationInvalid(f"job {body_name!r}: {refused.fact}", refused.remedy) from None
         handle: JobHandle[Any, Any, Any] = JobHandle(
-            body, name=durable, key=key, queue=queue, tenant=tenant, retry=as_retry(retry)
+            body, name=durable, key=key, queue=queue, tenant=tenant, retry=as_retry(retry), **limits
         )
         registry.register(handle)
         return handle

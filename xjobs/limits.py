@@ -8,7 +8,15 @@ from datetime import UTC, datetime, timedelta
 
 from xjobs.errors import ClaimQueuesEmpty, Invariant
 
-MAX_TEXT_BYTES = {"name": 255, "queue": 255, "tenant": 255, "key": 2000}
+MAX_TEXT_BYTES = {
+    "name": 255,
+    "queue": 255,
+    "tenant": 255,
+    "key": 2000,
+    "step": 255,
+    "event": 255,
+    "correlation_key": 1000,
+}
 """Upper bounds in UTF-8 bytes of texts that are part of an index entry, which Postgres holds below 2,704 bytes."""
 
 MAX_DELAY = timedelta(days=36_525)

@@ -19,8 +19,25 @@ from xjobs.errors import Invariant
 
 Listener = Callable[[str, dict[str, Any]], Awaitable[None] | None]
 
-NAMES = ("enqueued", "claimed", "before_body", "after_body", "before_settle", "after_settle")
-"""Every point there is."""
+NAMES = (
+    "enqueued",
+    "claimed",
+    "before_body",
+    "before_step",
+    "before_record",
+    "after_step",
+    "after_body",
+    "before_settle",
+    "after_settle",
+)
+"""Every point there is, in the order in which a job comes to them. A step's effect has happened at `before_record`, and
+its record stands at `after_step`.
+"""
+
+
+class Crash(BaseException):
+    """Raised by a listener: the process dies here, for the queue, and nothing more of the attempt is written."""
+
 
 heard: dict[str, tuple[Listener, ...]] = {}
 """The points at which somebody listens, with who does."""

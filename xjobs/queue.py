@@ -8,6 +8,7 @@ have one.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from xjobs import in_use, operations as ops, sql
@@ -16,7 +17,7 @@ from xjobs.drivers.base import Driver
 from xjobs.errors import Invariant
 from xjobs.jobs import Call
 from xjobs.limits import check_count
-from xjobs.records import Enqueued
+from xjobs.records import Enqueued, Event
 from xjobs.transactions import Colour, join
 
 if TYPE_CHECKING:
@@ -145,6 +146,31 @@ class Queue(_Queue):
         """
         return run_sync(_enqueue_many(self, calls, connection))
 
+    def publish(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        correlation_key: str | None = None,
+        ttl: timedelta | float = ops.events.TTL,
+        connection: Any = None,
+    ) -> Event:
+        """Publish an event for the runs that wait for it (`ctx.step.wait_for_event`), now or until it expires.
+
+        Args:
+            name: what happened, such as `parcel.picked`.
+            payload: strict JSON values.
+            correlation_key: whom it concerns; waits compare it with their `match`.
+            ttl: how long it can be found, a timedelta or seconds; seven days when not given.
+            connection: publish on this connection, inside the caller's transaction; it is never ended here.
+
+        Raises:
+            InputInvalid: the payload is not strict JSON; the message names the path.
+            Invariant: a name, key or ttl that cannot be.
+            TransactionAborted, ConnectionUnsupported: the connection cannot take it.
+        """
+        return run_sync(_publish_on(self.driver, self._colour, connection, name, payload, correlation_key, ttl))
+
     def install_schema(self) -> None:
         """Create what is missing of the queue's tables and indexes, in one transaction; repeatable.
 
@@ -174,6 +200,10 @@ class Queue(_Queue):
     pause_queue = blocking(ops.pauses.pause_queue)
     resume_queue = blocking(ops.pauses.resume_queue)
     paused_queues = blocking(ops.pauses.paused_queues)
+    steps = blocking(ops.steps.steps)
+    events = blocking(ops.events.events)
+    purge_events = blocking(ops.events.purge_events)
+    wake_waits = blocking(ops.events.wake_waits)
 
 
 class AsyncQueue(_Queue):
@@ -209,6 +239,18 @@ class AsyncQueue(_Queue):
         """Queue many calls; see `Queue.enqueue_many`."""
         return _enqueue_many(self, calls, connection)
 
+    def publish(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        correlation_key: str | None = None,
+        ttl: timedelta | float = ops.events.TTL,
+        connection: Any = None,
+    ) -> Coroutine[Any, Any, Event]:
+        """Publish an event; see `Queue.publish`."""
+        return _publish_on(self.driver, self._colour, connection, name, payload, correlation_key, ttl)
+
     def install_schema(self) -> Coroutine[Any, Any, None]:
         """Install the schema; see `Queue.install_schema`."""
         return self.driver.run_script(sql.SQL_JOBS_TABLE)
@@ -235,6 +277,10 @@ class AsyncQueue(_Queue):
     pause_queue = awaiting(ops.pauses.pause_queue)
     resume_queue = awaiting(ops.pauses.resume_queue)
     paused_queues = awaiting(ops.pauses.paused_queues)
+    steps = awaiting(ops.steps.steps)
+    events = awaiting(ops.events.events)
+    purge_events = awaiting(ops.events.purge_events)
+    wake_waits = awaiting(ops.events.wake_waits)
 
 
 def use(queue: Queue | AsyncQueue) -> in_use.Using:
@@ -258,6 +304,32 @@ def aenqueue_many(calls: Iterable[Call], *, connection: Any = None) -> Coroutine
     return AsyncQueue(in_use.source_for("async")[0]).enqueue_many(calls, connection=connection)
 
 
+def publish(
+    name: str,
+    payload: Any = None,
+    *,
+    correlation_key: str | None = None,
+    ttl: timedelta | float = ops.events.TTL,
+    connection: Any = None,
+) -> Event:
+    """Publish an event on the queue in use; see `Queue.publish`."""
+    driver = in_use.source_for("blocking")[1]
+    return run_sync(_publish_on(driver, "blocking", connection, name, payload, correlation_key, ttl))
+
+
+def apublish(
+    name: str,
+    payload: Any = None,
+    *,
+    correlation_key: str | None = None,
+    ttl: timedelta | float = ops.events.TTL,
+    connection: Any = None,
+) -> Coroutine[Any, Any, Event]:
+    """Publish an event on the queue in use, from async code; see `Queue.publish`."""
+    driver = in_use.source_for("async")[1]
+    return _publish_on(driver, "async", connection, name, payload, correlation_key, ttl)
+
+
 def enqueue_in_use(call: Call, colour: Colour) -> Coroutine[Any, Any, Enqueued]:
     """Queue a call on the queue in use, for the handles."""
     return _enqueue_on(in_use.source_for(colour)[1], call, call.options.connection, colour)
@@ -272,6 +344,20 @@ async def _enqueue_on(driver: Driver, call: Call, connection: Any, colour: Colou
     if connection is not None:
         driver = await join(driver, connection, colour)
     return await ops.enqueue.enqueue(driver, call)
+
+
+async def _publish_on(
+    driver: Driver,
+    colour: Colour,
+    connection: Any,
+    name: str,
+    payload: Any,
+    correlation_key: str | None,
+    ttl: timedelta | float,
+) -> Event:
+    if connection is not None:
+        driver = await join(driver, connection, colour)
+    return await ops.events.publish(driver, name, payload, correlation_key=correlation_key, ttl=ttl)
 
 
 async def _enqueue_many(queue: Queue | AsyncQueue, calls: Iterable[Call], connection: Any) -> list[Enqueued]:
@@ -314,4 +400,4 @@ def _memory_driver() -> Driver:
     return MemoryDriver()
 
 
-__all__ = ["AsyncQueue", "Queue", "aenqueue_many", "enqueue_many", "use"]
+__all__ = ["AsyncQueue", "Queue", "aenqueue_many", "apublish", "enqueue_many", "publish", "use"]

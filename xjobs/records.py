@@ -104,6 +104,71 @@ class ClaimedJob(NamedTuple):
     last_error: str | None
 
 
+class StepRecord(NamedTuple):
+    """One recorded step of a run; every field but `output` is the column of its name.
+
+    Attributes:
+        status: `completed`, `failed`, `sleeping`, or `waiting` (for an event).
+        output: what a completed step answered, as JSON values.
+        wake_at: the end of a sleep or of a wait.
+        event, correlation_key: what a wait looks for.
+        attempts: how often it was tried.
+        error: of the last failure.
+    """
+
+    name: str
+    status: str
+    output: Any
+    started_at: datetime
+    completed_at: datetime | None
+    wake_at: datetime | None
+    event: str | None
+    correlation_key: str | None
+    attempts: int
+    error: str | None
+
+
+class Event(NamedTuple):
+    """A published event, as `publish` and `wait_for_event` answer it.
+
+    Attributes:
+        payload: JSON values.
+        correlation_key: what `wait_for_event(match=...)` compares; None matches only waits for any.
+        published_at: by the database's clock.
+    """
+
+    id: UUID
+    name: str
+    payload: Any
+    correlation_key: str | None
+    published_at: datetime
+
+
+class Ending(NamedTuple):
+    """How a run ended, as its `on_settled` hook is told.
+
+    Attributes:
+        job: the handle.
+        outcome: `completed`, `dead-lettered`, `dropped` or `refused`.
+        input: the values that the body received; None when the stored input no longer fits the job.
+        result: what the body returned; None unless it completed. It is stored nowhere.
+        error: the text of `last_error`; None when it completed.
+        code: the code of the error, where it is one of ours; None otherwise, and for a lease that lapsed.
+        attempt: counted from 1.
+    """
+
+    job: JobHandle[Any, Any, Any]
+    job_id: UUID
+    run_id: UUID
+    outcome: str
+    attempt: int
+    tenant: str | None
+    input: dict[str, Any] | None
+    result: Any
+    error: str | None
+    code: str | None
+
+
 class QueueStats(NamedTuple):
     """How many jobs of one queue are in each bucket; every job is in exactly one.
 
@@ -141,11 +206,15 @@ class Run(NamedTuple):
     Attributes:
         job: the handle. `job_name`, `job_id`: of the row.
         attempt: counted from 1.
-        outcome: `completed`, `retried`, `dead-lettered`, `dropped` (failed for good without a dead letter), or
-            `unowned` when the claim was gone by the time of the settle.
+        outcome: `completed`, `suspended` (it sleeps or waits), `retried`, `dead-lettered`, `dropped` (failed for good
+            without a dead letter), `rate-limited`, `interrupted` (given back), `cancelled`, `crashed` (by a fault of
+            the test), or `unowned` when the claim was gone by the time of the settle.
         started_at: by the queue's clock.
         error: what the body raised, or None.
         parent: the job whose body enqueued this one during the same drain, or None.
+        steps: the names of the steps that this attempt carried out, in order: calls, and sleeps and waits that were
+            over; those that it replayed are not among them.
+        stop_reason: why no retry follows a failure: `terminal` or `attempts-exhausted`; otherwise None.
     """
 
     job: JobHandle[Any, Any, Any]
@@ -156,6 +225,8 @@ class Run(NamedTuple):
     started_at: datetime
     error: BaseException | None
     parent: UUID | None
+    steps: tuple[str, ...] = ()
+    stop_reason: str | None = None
 
 
 class Jump(NamedTuple):

@@ -50,6 +50,15 @@ class RunSignal:
         """Have the signal stop by itself, with JobTimeout, once `clock` has gone on by `timeout` from now."""
         self._timeout, self._deadline, self._clock = timeout, clock() + timeout, clock
 
+    @property
+    def timeout(self) -> timedelta | None:
+        """The length of the attempt's deadline, or None."""
+        return self._timeout
+
+    def expire(self) -> None:
+        """Stop as at the deadline; for hosts that keep time by a clock of their own."""
+        self.stop(overdue(self._timeout))
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Have `listener` called once with the reason, at once when there is one; answers what ends that."""
         with self._lock:

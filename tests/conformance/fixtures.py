@@ -101,7 +101,7 @@ def work(store: Store) -> Work:
 
 
 @pytest.fixture
-def drain_setup(clock: Clock, worker_id: str) -> DrainSetup:
+def drain_setup(store: Store, clock: Clock, worker_id: str) -> DrainSetup:
     return DrainSetup(
         call=on_loop,
         clock=lambda: clock.now,
@@ -109,6 +109,7 @@ def drain_setup(clock: Clock, worker_id: str) -> DrainSetup:
         worker_id=worker_id,
         queues={"default"},
         running={},
+        bodies=lambda handle: store.driver if handle.is_async else store.blocking,
         move=clock.move_to,
     )
 

@@ -26,6 +26,19 @@ BLOCKED = (WouldBlock, psycopg.errors.LockNotAvailable)
 """What a statement raises that would wait for another transaction: in memory, and on Postgres under `lock_timeout`."""
 
 COLUMNS = tuple(sorted(Job.__slots__))
+STEP_COLUMNS = (
+    "run_id",
+    "name",
+    "status",
+    "output",
+    "started_at",
+    "completed_at",
+    "wake_at",
+    "event",
+    "correlation_key",
+    "attempts",
+    "error",
+)
 _JSON = ("input", "progress")
 _COUNTERS = "job, bucket_ms, bucket_start, done, retried, failed, dead, duration_ms"
 
@@ -46,6 +59,14 @@ class Tables(Protocol):
 
     def pauses(self) -> list[tuple[str, str, datetime]]:
         """Every pause, by kind and name."""
+        ...
+
+    def steps(self) -> list[tuple[Any, ...]]:
+        """Every step, by run and name: run, name, status, output, completed, wake, event, key, attempts, error."""
+        ...
+
+    def events(self) -> list[tuple[Any, ...]]:
+        """Every event, by id: id, name, payload, key, published, expires."""
         ...
 
     def pause(self, name: str, kind: str = "queue") -> None:
@@ -86,6 +107,28 @@ class MemoryTables:
         seen = Session(self._store, None).visible
         return sorted((*key, row.paused_at) for key, pause in self._store.pauses.items() if (row := seen(pause)))
 
+    def steps(self) -> list[tuple[Any, ...]]:
+        seen = Session(self._store, None).visible
+        return sorted(
+            tuple(
+                json.loads(value) if column == "output" and value is not None else value
+                for column in STEP_COLUMNS
+                for value in [getattr(row, column)]
+            )
+            for table in self._store.steps.values()
+            for step in table.values()
+            if (row := seen(step))
+        )
+
+    def events(self) -> list[tuple[Any, ...]]:
+        seen = Session(self._store, None).visible
+        return sorted(
+            (row.id, row.name, json.loads(row.payload), row.correlation_key, row.published_at, row.expires_at)
+            for table in self._store.events.values()
+            for event in table.values()
+            if (row := seen(event))
+        )
+
     def pause(self, name: str, kind: str = "queue") -> None:
         Session(self._store, None).add_pause(kind, name)
 
@@ -112,6 +155,17 @@ class PostgresTables:
     def pauses(self) -> list[tuple[str, str, datetime]]:
         cursor = self._control.cursor(binary=True, row_factory=tuple_row)
         return cursor.execute("select kind, name, paused_at from x_job_pauses order by 1, 2").fetchall()
+
+    def steps(self) -> list[tuple[Any, ...]]:
+        cursor = self._control.cursor(binary=True, row_factory=tuple_row)
+        columns = ", ".join(STEP_COLUMNS)
+        return cursor.execute(f'select {columns} from x_job_steps order by run_id, name collate "C"').fetchall()  # type: ignore[arg-type]
+
+    def events(self) -> list[tuple[Any, ...]]:
+        cursor = self._control.cursor(binary=True, row_factory=tuple_row)
+        return cursor.execute(
+            "select id, name, payload, correlation_key, published_at, expires_at from x_job_events order by id"
+        ).fetchall()
 
     def pause(self, name: str, kind: str = "queue") -> None:
         self._control.execute(
@@ -182,11 +236,13 @@ class Store:
     Attributes:
         kind: `memory`, `blocking` or `async`.
         driver: on it, for the queue under test.
+        blocking: on it, for `def` bodies; the same one where that is blocking.
         tables: its tables.
     """
 
     kind: str
     driver: Driver
+    blocking: Driver
     tables: Tables
 
     def another(self) -> Driver:
@@ -213,6 +269,7 @@ class MemoryStore(Store):
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self.driver: MemoryDriver = MemoryDriver(clock=clock)
+        self.blocking = self.driver
         self.tables = MemoryTables(self.driver)
 
     def another(self) -> Driver:
@@ -228,6 +285,7 @@ class PostgresStore(Store):
         self.dsn, self.control = dsn, control
         self.tables = PostgresTables(control)
         self._opened: list[Any] = []
+        self.blocking = blocking
         self.driver = blocking if kind == "blocking" else self.another()
 
     def another(self) -> Driver:

@@ -297,7 +297,7 @@ class InStep(RuleBasedStateMachine):
 
     @rule(session=SESSIONS, verb=ONE, place=PLACES, reason=st.sampled_from([None, "r"]))
     def operate(self, session: str, verb: Statement, place: int, reason: str | None) -> None:
-        given = {"reason": reason} if verb.name == "SQL_CANCEL" else {}
+        given = {"SQL_CANCEL": {"reason": reason}, "SQL_REQUEUE": {"from_step": reason}}.get(verb.name, {})
         self._run(session, verb, id=self._id(place), **given)
 
     @rule(session=SESSIONS, verb=MANY, filters=FILTERED, state=PLACES, reason=st.sampled_from([None, "r"]))

@@ -379,7 +379,7 @@ def test_the_report(xjobs_queue: XjobsQueue, xjobs_clock: Clock) -> None:
     one, two = report.runs
     assert one[:6] == (fails, "fails", first.id, 1, "retried", START)
     assert (type(one.error), one.parent) == (Trouble, None)
-    assert two == (works, "works", second.id, 1, "completed", START, None, None)
+    assert two == (works, "works", second.id, 1, "completed", START, None, None, (), None)
     assert [(job.id, job.name, job.queue, job.state, job.due_at, job.due) for job in report.waiting] == [
         (first.id, "fails", "mail", "ready", START + HOUR, False),
         (third.id, "works", "default", "delayed", START + DAY, False),

@@ -124,6 +124,17 @@ class TestOptionsAreHeeded:
         (row,) = await queue.jobs()
         assert getattr(row, column) == expected
 
+    @pytest.mark.parametrize("option", ["timeout", "step_timeout"])
+    async def test_of_a_deadline(self, queue: xjobs.AsyncQueue, drain: Drain, clock: Clock, option: str) -> None:
+        @xjobs.job(**{"key": xjobs.NO_KEY, option: 60})
+        def work(ctx: xjobs.Context) -> None:
+            ctx.step.run("a", lambda: clock.advance(60) and None)
+
+        clock.freeze()
+        await work.aenqueue()
+        (run,) = (await drain(errors="collect")).runs
+        assert isinstance(run.error, xjobs.JobTimeout)
+
     @pytest.mark.parametrize("option", GIVEN)
     async def test_of_an_enqueue(self, queue: xjobs.AsyncQueue, work: Work, option: str) -> None:
         value, column, expected = GIVEN[option]
@@ -162,7 +173,8 @@ class TestOptionsAreHeeded:
         assert [row.state for row in await queue.jobs()] == [state]
 
     def test_and_there_are_no_others(self) -> None:
-        assert set(inspect.signature(xjobs.job).parameters) == set(DECLARED)
+        declared = set(DECLARED) | {"timeout", "step_timeout"}
+        assert set(inspect.signature(xjobs.job).parameters) == declared
         using = set(inspect.signature(xjobs.JobHandle.using).parameters) - {"self"}
         assert using == set(GIVEN) | ELSEWHERE
         retry = set(inspect.signature(xjobs.Retry).parameters)

@@ -20,7 +20,12 @@ from xjobs.sql import SQL_JOBS_TABLE, split_statements
 HERE = Path(__file__).parent
 SEED = (HERE / "seed_schema.sql").read_text(encoding="utf-8")
 RELEASE_1_2_0 = (HERE / "schema_1_2_0.sql").read_text(encoding="utf-8")
-OWN_INDEXES = ["x_jobs_lease_idx", "x_jobs_order_idx"]  # with their reasons in docs/decisions/0002
+OWN_INDEXES = [  # with their reasons in docs/decisions/0002 and 0010
+    "x_job_events_match_idx",
+    "x_job_steps_waiting_idx",
+    "x_jobs_lease_idx",
+    "x_jobs_order_idx",
+]
 TABLES = [
     "x_jobs",
     "x_job_steps",

@@ -98,4 +98,7 @@ def _wrappers(statement: Statement) -> tuple[type[Array] | None, ...]:
 
 def wrap(statement: Statement, values: Sequence[Any]) -> list[Any]:
     """The values of a statement with their lists marked by element type."""
-    return [value if kind is None else kind(value) for kind, value in zip(_wrappers(statement), values, strict=True)]
+    return [
+        value if kind is None or value is None else kind(value)
+        for kind, value in zip(_wrappers(statement), values, strict=True)
+    ]

@@ -1,5 +1,5 @@
 """What the queue does, one file per stem: `async def` over the driver protocol, without I/O or a clock of its own."""
 
-from xjobs.operations import claim, drain, enqueue, inspect, operate, pauses, settle, stats
+from xjobs.operations import claim, drain, enqueue, events, inspect, operate, pauses, settle, stats, steps
 
-__all__ = ["claim", "drain", "enqueue", "inspect", "operate", "pauses", "settle", "stats"]
+__all__ = ["claim", "drain", "enqueue", "events", "inspect", "operate", "pauses", "settle", "stats", "steps"]

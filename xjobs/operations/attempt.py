@@ -9,31 +9,60 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from xjobs import points
+from xjobs import points, tracing
+from xjobs.classify import verdict
 from xjobs.context import AsyncContext, Context
 from xjobs.drivers.base import Driver
-from xjobs.errors import Error
+from xjobs.errors import Error, JobCancelled, JobTimeout
 from xjobs.jobs import JobHandle
 from xjobs.operations.enqueue import enqueuing_job
+from xjobs.operations.progress import Progress
 from xjobs.operations.settle import Ack, Nack, ack, nack
+from xjobs.operations.steps import StepLog, Suspended
 from xjobs.records import ClaimedJob
+from xjobs.signals import RunSignal
+
+
+class Callee(Protocol):
+    """What a host calls: a job's body, or its ending hook."""
+
+    @property
+    def body(self) -> Callable[..., Any]:
+        """The function."""
+        ...
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it is an `async def`."""
+        ...
 
 
 class BodyCaller(Protocol):
-    """How a body is called: in place, in a thread, or on an event loop."""
+    """How a host calls a body: in place, in a thread, or on an event loop.
+
+    A host that can end a body early (an `async def` body can be cancelled) does so when the signal stops, and has the
+    signal stop at its deadline also while the body does not ask.
+    """
 
     def __call__(
-        self, handle: JobHandle[Any, Any, Any], arguments: tuple[Any, ...], values: dict[str, Any]
+        self, callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal
     ) -> Awaitable[Any]:
-        """Call the body and answer what it returns; what it raises goes through."""
+        """Call it and answer what it returns; what it raises goes through."""
         ...
 
 
 class Execution(NamedTuple):
     """What came of running a body, before anything is written.
 
-    `interrupt` is an exception that is no outcome of the job, such as KeyboardInterrupt; the attempt is given back and
-    the caller raises it again.
+    Attributes:
+        outcome: see `Run.outcome`.
+        error: what the body raised, or why it failed without raising.
+        interrupt: an exception that is no outcome of the job, such as KeyboardInterrupt; the attempt is given back and
+            the caller raises it again.
+        stop_reason: see `Run.stop_reason`.
+        result: what the body returned.
+        values: the input that it received; None when the stored input did not fit.
+        steps: the names of the steps that it ran.
     """
 
     settlement: Ack | Nack
@@ -41,36 +70,67 @@ class Execution(NamedTuple):
     started_at: datetime
     error: BaseException | None = None
     interrupt: BaseException | None = None
+    stop_reason: str | None = None
+    result: Any = None
+    values: dict[str, Any] | None = None
+    steps: tuple[str, ...] = ()
 
 
 async def execute(
+    driver: Driver,
     job: ClaimedJob,
     handle: JobHandle[Any, Any, Any],
     *,
+    worker_id: str,
     call: BodyCaller,
     clock: Callable[[], datetime],
     random: Random,
+    signal: RunSignal | None = None,
     timer: Callable[[], float] = time.perf_counter,
 ) -> Execution:
-    """Run the body of a claimed job and decide how to settle it. Nothing is written."""
+    """Run the body of a claimed job and decide how to settle it. Nothing of the job's row is written but progress.
+
+    Args:
+        driver: what the body's steps and progress are written by; one that the body's colour can use.
+        signal: stops the run; the attempt's deadline is set on it.
+
+    Raises:
+        Crash: a listener at a named point has the process die here; nothing may be settled.
+    """
     __tracebackhide__ = True
+    signal = signal or RunSignal()
+    if handle.timeout is not None:
+        signal.expire_after(handle.timeout, clock)
+    surroundings = _surroundings(driver, job, handle, worker_id, clock, signal) if handle.takes_context else None
     started_at, began = clock(), timer()
     token = enqueuing_job.set(job.id)
+    error: BaseException | None = None
+    result, values = None, None
     try:
         if "before_body" in points.heard:
             await points.reach("before_body", job=job)
-        await call(handle, _context(job, handle, clock), handle.codec.decode(job.input))
+        values = handle.codec.decode(job.input)
+        with tracing.attempt(job):
+            result = await call(handle, surroundings[:1] if surroundings else (), values, signal)
         if "after_body" in points.heard:
             await points.reach("after_body", job=job)
-    except Exception as error:  # noqa: BLE001 - whatever a body raises is its outcome
-        settlement, outcome = _failed(job, handle, error, random)
-        return Execution(settlement._replace(duration=_since(began, timer)), outcome, started_at, error)
-    except BaseException as interrupt:  # noqa: BLE001 - given back here, raised again by the caller
-        settlement = Nack(job, error=_describe(interrupt), counted=False)
-        return Execution(settlement, "interrupted", started_at, interrupt, interrupt)
+    except points.Crash:
+        raise
+    except BaseException as raised:  # noqa: BLE001 - whatever a body raises is its outcome
+        error = raised
     finally:
         enqueuing_job.reset(token)
-    return Execution(Ack(job, _since(began, timer)), "completed", started_at)
+        not_awaited = surroundings.log.end() if surroundings else None
+    ran: tuple[str, ...] = ()
+    suspension = _suspension(error)
+    if surroundings:
+        await surroundings.progress.flush()
+        ran = tuple(surroundings.log.ran)
+        suspension = suspension or surroundings.log.suspension
+    attempt = _Attempt(job, handle, random, signal.reason)
+    ended = attempt.ended(error or not_awaited, suspension)
+    settlement = ended.settlement._replace(duration=timedelta(seconds=max(0.0, timer() - began)))
+    return ended._replace(settlement=settlement, started_at=started_at, result=result, values=values, steps=ran)
 
 
 async def settle(driver: Driver, execution: Execution, *, worker_id: str) -> bool:
@@ -87,35 +147,51 @@ async def settle(driver: Driver, execution: Execution, *, worker_id: str) -> boo
     return bool(landed)
 
 
-def _context(job: ClaimedJob, handle: JobHandle[Any, Any, Any], clock: Callable[[], datetime]) -> tuple[Any, ...]:
-    if not handle.takes_context:
-        return ()
-    kind = AsyncContext if handle.is_async else Context
-    return (
-        kind(
-            job_id=job.id,
-            run_id=job.run_id,
-            attempt=job.attempt,
-            max_attempts=job.max_attempts,
-            tenant=job.tenant_id,
-            enqueued_by=job.enqueued_by,
-            traceparent=job.traceparent,
-            clock=clock,
-        ),
-    )
+class _Attempt(NamedTuple):
+    """What decides the outcome, besides what the body did. `reason` is the run signal's."""
+
+    job: ClaimedJob
+    handle: JobHandle[Any, Any, Any]
+    random: Random
+    reason: Error | None
+
+    def ended(self, error: BaseException | None, suspension: Suspended | None) -> Execution:
+        """The outcome of a body that raised `error`, or returned."""
+        reason = self.reason
+        if isinstance(reason, JobTimeout):
+            return self._failed(_because(reason, error))
+        if isinstance(reason, JobCancelled):
+            return _execution(Nack(self.job, counted=False), "cancelled", reason)
+        if error is None and suspension is None:
+            return _execution(Ack(self.job), "completed")  # also while a worker ends: the work is done
+        if reason is not None:
+            given_back = Nack(self.job, error=describe(reason), counted=False)
+            return _execution(given_back, "interrupted", _because(reason, error))
+        if suspension is not None:
+            parked = Nack(self.job, delay=suspension.remaining, counted=False, park=True)
+            return _execution(parked, "suspended")
+        assert error is not None  # noqa: S101 - the cases above
+        if not isinstance(error, Exception):
+            settlement = Nack(self.job, error=describe(error), counted=False)
+            return _execution(settlement, "interrupted", error)._replace(interrupt=error)
+        return self._failed(error)
+
+    def _failed(self, error: BaseException) -> Execution:
+        job, retry = self.job, self.handle.retry
+        decided = verdict(error, job.attempt, job.max_attempts, retry, self.random)
+        text = describe(error) + (f" ({decided.note})" if decided.note else "")
+        nack = Nack(job, error=text, stack="".join(traceback.format_exception(error)))
+        if decided.stop_reason is None:
+            nack = nack._replace(delay=decided.delay, counted=decided.counted)
+            return _execution(nack, "retried" if decided.counted else "rate-limited", error)
+        if retry.dead_letter:
+            execution = _execution(nack._replace(dead_letter=True), "dead-lettered", error)
+        else:
+            execution = _execution(nack._replace(fail=True), "dropped", error)
+        return execution._replace(stop_reason=decided.stop_reason)
 
 
-def _failed(job: ClaimedJob, handle: JobHandle[Any, Any, Any], error: Exception, random: Random) -> tuple[Nack, str]:
-    text, stack = _describe(error), "".join(traceback.format_exception(error))
-    if job.attempt < job.max_attempts:
-        delay = handle.retry.delay_after(job.attempt, random)
-        return Nack(job, delay=delay, error=text, stack=stack), "retried"
-    if handle.retry.dead_letter:
-        return Nack(job, error=text, stack=stack, dead_letter=True), "dead-lettered"
-    return Nack(job, error=text, stack=stack, fail=True), "dropped"
-
-
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """The text of `last_error`; an exception whose own text fails is still described."""
     name = type(error).__name__
     try:
@@ -126,5 +202,60 @@ def _describe(error: BaseException) -> str:
     return f"{name}{code}: {text}" if text else f"{name}{code}"
 
 
-def _since(began: float, timer: Callable[[], float]) -> timedelta:
-    return timedelta(seconds=max(0.0, timer() - began))
+def _execution(settlement: Ack | Nack, outcome: str, error: BaseException | None = None) -> Execution:
+    return Execution(settlement, outcome, settlement.job.created_at, error)
+
+
+def _because(reason: Error, error: BaseException | None) -> Error:
+    """The reason, with what the body raised on its way out as its context."""
+    if error is not None and error is not reason and reason.__context__ is None and error.__cause__ is not reason:
+        reason.__context__ = error
+    return reason
+
+
+def _suspension(error: BaseException | None) -> Suspended | None:
+    """The suspension that left the body, alone or as all that a task group raised."""
+    if isinstance(error, Suspended):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found, rest = error.split(Suspended)
+        while rest is None and isinstance(found, BaseExceptionGroup):
+            first = found.exceptions[0]
+            if isinstance(first, Suspended):
+                return first
+            found = first
+    return None
+
+
+class _Surroundings(NamedTuple):
+    """What an attempt of a body that takes the context has around it."""
+
+    context: Context | AsyncContext
+    log: StepLog
+    progress: Progress
+
+
+def _surroundings(
+    driver: Driver,
+    job: ClaimedJob,
+    handle: JobHandle[Any, Any, Any],
+    worker_id: str,
+    clock: Callable[[], datetime],
+    signal: RunSignal,
+) -> _Surroundings:
+    log = StepLog(driver, job, worker_id=worker_id, signal=signal, clock=clock, step_timeout=handle.step_timeout)
+    progress = Progress(driver, job, worker_id=worker_id, signal=signal, clock=clock)
+    context = (AsyncContext if handle.is_async else Context)(
+        job_id=job.id,
+        run_id=job.run_id,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        tenant=job.tenant_id,
+        enqueued_by=job.enqueued_by,
+        traceparent=job.traceparent,
+        clock=clock,
+        signal=signal,
+        log=log,
+        reporter=progress,
+    )
+    return _Surroundings(context, log, progress)

@@ -14,14 +14,17 @@ from uuid import UUID
 
 from xjobs import points, registry
 from xjobs.drivers.base import Driver
-from xjobs.errors import DrainStopped, Invariant, JobUnknown
-from xjobs.jobs import Call
+from xjobs.errors import DrainStopped, Invariant, JobUnknown, OnSettledFailed
+from xjobs.jobs import Call, JobHandle
 from xjobs.limits import check_count, check_duration, check_instant, check_queues
 from xjobs.operations.attempt import BodyCaller, Execution, execute, settle
 from xjobs.operations.claim import take
+from xjobs.operations.endings import announce, announce_buried
+from xjobs.operations.events import wake_waits
 from xjobs.operations.inspect import waiting
-from xjobs.operations.settle import Nack, nack
+from xjobs.operations.settle import Ack, Nack, nack
 from xjobs.records import ClaimedJob, DrainReport, Jump, Run, Waiting
+from xjobs.signals import RunSignal
 
 BUDGET = 1_000
 """How many attempts a drain runs before it gives up on coming to an end."""
@@ -43,7 +46,9 @@ class DrainSetup:
         random: the source of retry jitter.
         worker_id: who claims.
         queues: the queues that are known to exist; the drain adds those that it finds.
-        running: filled with the job whose body is running, for whoever must renew its lease.
+        running: filled with the job whose body is running, and its signal, for whoever must renew its lease.
+        history: every run is added to it, also when the drain ends by raising.
+        bodies: the driver by which the steps of a body of that job are recorded; the drain's own when None.
         move: moves the clock to an instant; None when this drain cannot.
     """
 
@@ -52,7 +57,9 @@ class DrainSetup:
     random: Random
     worker_id: str
     queues: set[str]
-    running: dict[UUID, ClaimedJob]
+    running: dict[UUID, tuple[ClaimedJob, RunSignal]]
+    history: list[Run] = field(default_factory=list)
+    bodies: Callable[[JobHandle[Any, Any, Any]], Driver] | None = None
     move: Callable[[datetime], Any] | None = None
 
 
@@ -81,7 +88,7 @@ class _Drain:
                 while await self._run_next():
                     pass
                 left = await waiting(self.driver)
-                if self._found_queues(left):
+                if self._found_queues(left) or await self._woke(left):
                     continue
                 if self.setup.move is not None and self._jump(left):
                     continue
@@ -91,7 +98,10 @@ class _Drain:
         __tracebackhide__ = True
         with points.listening(self._note_enqueue, "enqueued"):
             while not self.runs:
-                if not await self._run_next() and not self._found_queues(await waiting(self.driver)):
+                if await self._run_next():
+                    continue
+                left = await waiting(self.driver)
+                if not self._found_queues(left) and not await self._woke(left):
                     return None
             return self.runs[-1]
 
@@ -103,11 +113,26 @@ class _Drain:
             if any(job.due and not job.paused for job in left):
                 raise self._stopped(f"{self.budget:,} runs and jobs are still due", left)
             return False
-        claimed = await take(self.driver, self._asked(), worker_id=self.setup.worker_id)
-        self.buried += claimed.buried
+        try:
+            claimed = await take(self.driver, self._asked(), worker_id=self.setup.worker_id)
+        except points.Crash:
+            return True
+        for job in claimed.buried:
+            await self._bury(job)
         for job in claimed.jobs:
             await self._attempt(job)
         return bool(claimed.jobs or claimed.buried)
+
+    async def _woke(self, left: Iterable[Waiting]) -> bool:
+        """Whether suspended runs are due now since the event has come that they wait for."""
+        return any(job.state == "suspended" for job in left) and bool(await wake_waits(self.driver))
+
+    async def _bury(self, job: ClaimedJob) -> None:
+        __tracebackhide__ = True
+        self.buried.append(job)
+        handle = registry.find(job.name)
+        if handle is not None:
+            self._raise_hook(await announce_buried(job, handle, call=self.setup.call))
 
     async def _attempt(self, job: ClaimedJob) -> None:
         __tracebackhide__ = True
@@ -120,35 +145,62 @@ class _Drain:
                 name=job.name,
                 id=job.id,
             )
-        setup.running[job.id] = job
+        signal = RunSignal()
+        setup.running[job.id] = job, signal
+        self.calls.setdefault(job.id, job)
         try:
-            execution = await execute(job, handle, call=setup.call, clock=setup.clock, random=setup.random)
+            execution = await execute(
+                self.driver if setup.bodies is None else setup.bodies(handle),
+                job,
+                handle,
+                worker_id=setup.worker_id,
+                call=setup.call,
+                clock=setup.clock,
+                random=setup.random,
+                signal=signal,
+            )
             landed = await settle(self.driver, execution, worker_id=setup.worker_id)
+        except points.Crash:
+            self._note_run(job, handle, "crashed", Execution(Ack(job), "crashed", setup.clock()))
+            return
         finally:
             del setup.running[job.id]
-        outcome = execution.outcome if landed else "unowned"
-        self.calls.setdefault(job.id, job)
-        self.runs.append(
-            Run(
-                handle,
-                job.name,
-                job.id,
-                job.attempt,
-                outcome,
-                execution.started_at,
-                execution.error,
-                self.parents.get(job.id),
-            )
-        )
+        outcome = execution.outcome if landed or execution.outcome == "cancelled" else "unowned"
+        self._note_run(job, handle, outcome, execution)
+        failed = await announce(job, handle, execution, call=setup.call) if landed else None
         self._raise_from(job, execution)
+        self._raise_hook(failed)
+
+    def _note_run(self, job: ClaimedJob, handle: JobHandle[Any, Any, Any], outcome: str, ended: Execution) -> None:
+        run = Run(
+            job=handle,
+            job_name=job.name,
+            job_id=job.id,
+            attempt=job.attempt,
+            outcome=outcome,
+            started_at=ended.started_at,
+            error=ended.error,
+            parent=self.parents.get(job.id),
+            steps=ended.steps,
+            stop_reason=ended.stop_reason,
+        )
+        self.runs.append(run)
+        self.setup.history.append(run)
 
     def _raise_from(self, job: ClaimedJob, execution: Execution) -> None:
         __tracebackhide__ = True
         error = execution.interrupt or execution.error
-        if error is None or (self.collect and execution.interrupt is None and not isinstance(error, AssertionError)):
+        if error is None or (execution.interrupt is None and execution.outcome in ("cancelled", "interrupted")):
+            return
+        if self.collect and execution.interrupt is None and not isinstance(error, AssertionError):
             return
         error.add_note(f"xjobs: in attempt {job.attempt} of {job.max_attempts} of job {_call_text(job)}, id {job.id}")
         raise error
+
+    def _raise_hook(self, failed: OnSettledFailed | None) -> None:
+        __tracebackhide__ = True
+        if failed is not None and (not self.collect or isinstance(failed.__cause__, AssertionError)):
+            raise failed
 
     def _note_enqueue(self, _point: str, facts: dict[str, Any]) -> None:
         if facts["answer"].deduped:
@@ -266,6 +318,12 @@ async def drain(
         max_advance=check_duration(max_advance, "max_advance", low=timedelta(0)),
     )
     return await state.run()
+
+
+async def next_due(driver: Driver) -> datetime | None:
+    """The instant at which the first live job that is not paused is due, which may have passed; None when none is."""
+    await wake_waits(driver)
+    return next((job.due_at for job in await waiting(driver) if not job.paused), None)
 
 
 async def run_next(driver: Driver, setup: DrainSetup) -> Run | None:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
-from xjobs import points, sql
+from xjobs import points, sql, tracing
 from xjobs.drivers.base import Driver
 from xjobs.errors import DriverUnavailable, Invariant, JobDuplicate
 from xjobs.ids import new_id
@@ -147,6 +147,6 @@ def _row(call: Call) -> tuple[Any, ...]:
         options.run_at,
         options.delay,
         job.tenant_of(call),
-        options.traceparent,
+        options.traceparent or tracing.current(),
         options.enqueued_by,
     )

@@ -54,16 +54,21 @@ async def cancel(driver: Driver, id: JobId, *, reason: str | None = None) -> Job
     return JobRow(*columns)
 
 
-async def requeue(driver: Driver, id: JobId) -> JobRow:  # noqa: A002
+async def requeue(driver: Driver, id: JobId, *, from_step: str | None = None) -> JobRow:  # noqa: A002
     """Make a finished job ready again, with all its attempts, due now, in the same run; answer its row.
+
+    Its recorded steps are replayed. `from_step` drops that step and those that began after it, in the same statement; a
+    name that the run does not have drops nothing.
 
     Raises:
         JobNotFound: there is no such job.
+        Invariant: `from_step` is no step name.
         JobNotRequeueable: it has not finished.
         JobDuplicate: a live job holds its key.
     """
     job_id = check_id(id, "id")
-    rows = await driver.run(sql.SQL_REQUEUE, id=job_id)
+    step = None if from_step is None else check_text(from_step, "step")
+    rows = await driver.run(sql.SQL_REQUEUE, id=job_id, from_step=step)
     if not rows:
         raise _not_found(job_id)
     was, holder, *columns = rows[0]

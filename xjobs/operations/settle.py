@@ -82,8 +82,8 @@ async def nack(driver: Driver, nacks: Sequence[Nack], *, worker_id: str) -> set[
         claims=[nack.job.claims for nack in nacks],
         states=[nack_state(dead_letter=n.dead_letter, fail=n.fail, park=n.park) for n in nacks],
         delays=[check_duration(nack.delay, "delay") for nack in nacks],
-        errors=[_storable(nack.error) for nack in nacks],
-        stacks=[_storable(nack.stack, -MAX_STACK) for nack in nacks],
+        errors=[storable(nack.error) for nack in nacks],
+        stacks=[storable(nack.stack, -MAX_STACK) for nack in nacks],
         counted=[nack.counted for nack in nacks],
         durations_ms=[_milliseconds(nack.duration) for nack in nacks],
     )
@@ -107,8 +107,8 @@ def _milliseconds(duration: timedelta) -> int:
     return max(0, duration // timedelta(milliseconds=1))
 
 
-def _storable(text: str | None, start: int | None = None) -> str | None:
-    """Text that a column can hold: exceptions may carry NUL characters or lone surrogates."""
+def storable(text: str | None, start: int | None = None) -> str | None:
+    """The text, from `start` on, as a column can hold it: exceptions may carry NUL characters or lone surrogates."""
     if text is None:
         return None
     clean = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

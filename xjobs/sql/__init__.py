@@ -21,6 +21,9 @@ SQL_CANCEL_MANY: Statement
 SQL_CLAIM: Statement
 SQL_ENQUEUE: Statement
 SQL_ENQUEUE_ONE: Statement
+SQL_EVENTS: Statement
+SQL_EVENTS_PURGE: Statement
+SQL_EVENT_PUBLISH: Statement
 SQL_HEARTBEAT: Statement
 SQL_JOB: Statement
 SQL_JOBS: Statement
@@ -28,6 +31,7 @@ SQL_JOBS_BEFORE: Statement
 SQL_NACK: Statement
 SQL_PAUSE: Statement
 SQL_PAUSED: Statement
+SQL_PROGRESS: Statement
 SQL_PROMOTE: Statement
 SQL_PROMOTE_MANY: Statement
 SQL_REMOVE: Statement
@@ -36,7 +40,12 @@ SQL_REQUEUE: Statement
 SQL_REQUEUE_MANY: Statement
 SQL_RESUME: Statement
 SQL_STATS: Statement
+SQL_STEPS: Statement
+SQL_STEP_PUT: Statement
+SQL_STEP_SLEEP: Statement
+SQL_STEP_WAIT: Statement
 SQL_WAITING: Statement
+SQL_WAKE_WAITS: Statement
 
 _DIRECTORY = Path(__file__).parent
 _SCHEMA_FILE = "schema.sql"

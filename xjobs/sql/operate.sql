@@ -18,8 +18,8 @@ select f.state as was, m.id, m.name, m.queue, m.state, m.input, m.idempotency_ke
   from found f
   left join moved m on m.id = f.id
 
--- name: SQL_REQUEUE (id)
--- A finished job whose key is free becomes ready with all its attempts and the same run; answers the state that it was in, the live job that holds its key, and the row when it moved.
+-- name: SQL_REQUEUE (id, from_step)
+-- A finished job whose key is free becomes ready with all its attempts and the same run, whose named step and those that began after it are dropped; answers the state that it was in, the live job that holds its key, and the row when it moved.
 with found as (
   select j.id, j.state,
          (select k.id
@@ -39,6 +39,14 @@ with found as (
   returning j.id, j.name, j.queue, j.state, j.input, j.idempotency_key, j.run_id, j.attempt, j.max_attempts, j.claims,
             j.run_at, j.visible_at, j.claimed_by, j.last_error, j.last_error_stack, j.tenant_id, j.created_at,
             j.updated_at, j.traceparent, j.enqueued_by, j.progress
+), target as (
+  select s.run_id, s.name, s.started_at
+    from moved m
+    join x_job_steps s on s.run_id = m.run_id and s.name = $2::text
+), dropped as (
+  delete from x_job_steps s
+   using target t
+   where s.run_id = t.run_id and (s.name = t.name or s.started_at > t.started_at)
 )
 select f.state as was, f.holder, m.id, m.name, m.queue, m.state, m.input, m.idempotency_key, m.run_id, m.attempt,
        m.max_attempts, m.claims, m.run_at, m.visible_at, m.claimed_by, m.last_error, m.last_error_stack, m.tenant_id,

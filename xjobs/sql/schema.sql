@@ -119,3 +119,11 @@ create index if not exists x_jobs_order_idx on x_jobs (queue, run_at, id) where 
 -- The leases of each queue by their end, so that a claim finds the lapsed ones without reading the
 -- live ones. Not in the original schema either.
 create index if not exists x_jobs_lease_idx on x_jobs (queue, visible_at, id) where state = 'running';
+
+-- Steps that wait for an event, by its name, so that a publisher learns at once whether anybody waits
+-- and workers find the runs to wake. Not in the original schema.
+create index if not exists x_job_steps_waiting_idx on x_job_steps (event) where status = 'waiting';
+
+-- Events by what a wait asks for, so that a look costs the same however many events have its name.
+-- Not in the original schema.
+create index if not exists x_job_events_match_idx on x_job_events (name, correlation_key, published_at);

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from xjobs.context import process_time
+from xjobs.clocks import process_time
 from xjobs.drivers.base import Row
-from xjobs.drivers.memory import claim, enqueue, inspect, leases, operate, pauses, settle, stats
+from xjobs.drivers.memory import claim, enqueue, events, inspect, leases, operate, pauses, settle, stats, steps
 from xjobs.drivers.memory.store import Session, Store, Transaction
 from xjobs.sql import Statement
 
@@ -21,6 +21,9 @@ TWINS: dict[str, Twin] = {
     "SQL_CLAIM": claim.claim,
     "SQL_ENQUEUE": enqueue.enqueue,
     "SQL_ENQUEUE_ONE": enqueue.enqueue_one,
+    "SQL_EVENTS": events.events,
+    "SQL_EVENTS_PURGE": events.purge,
+    "SQL_EVENT_PUBLISH": events.publish,
     "SQL_HEARTBEAT": leases.heartbeat,
     "SQL_JOB": inspect.job,
     "SQL_JOBS": inspect.jobs,
@@ -28,6 +31,7 @@ TWINS: dict[str, Twin] = {
     "SQL_NACK": settle.nack,
     "SQL_PAUSE": pauses.pause,
     "SQL_PAUSED": pauses.paused,
+    "SQL_PROGRESS": steps.progress,
     "SQL_PROMOTE": operate.promote,
     "SQL_PROMOTE_MANY": operate.promote_many,
     "SQL_REMOVE": operate.remove,
@@ -36,7 +40,12 @@ TWINS: dict[str, Twin] = {
     "SQL_REQUEUE_MANY": operate.requeue_many,
     "SQL_RESUME": pauses.resume,
     "SQL_STATS": stats.stats,
+    "SQL_STEPS": steps.steps,
+    "SQL_STEP_PUT": steps.put,
+    "SQL_STEP_SLEEP": steps.sleep,
+    "SQL_STEP_WAIT": steps.wait,
     "SQL_WAITING": inspect.waiting,
+    "SQL_WAKE_WAITS": steps.wake_waits,
 }
 """The twin of each statement, by the statement's name."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from xjobs.drivers.memory.inspect import answer, visible_jobs
+from xjobs.drivers.memory.steps import drop_steps, visible_steps
 from xjobs.drivers.memory.store import Job, LiveKey, Session
 from xjobs.states import FINISHED, LIVE
 
@@ -20,7 +21,7 @@ def cancel(session: Session, *, id: UUID, reason: str | None) -> Rows:  # noqa: 
     return _one(session, id, lambda job: job.state in LIVE, lambda job: _cancel(session, job, reason))
 
 
-def requeue(session: Session, *, id: UUID) -> Rows:  # noqa: A002
+def requeue(session: Session, *, id: UUID, from_step: str | None) -> Rows:  # noqa: A002
     """Twin of SQL_REQUEUE."""
     job = _locked(session, id)
     if job is None:
@@ -29,6 +30,10 @@ def requeue(session: Session, *, id: UUID) -> Rows:  # noqa: A002
     if holder is not None or was not in FINISHED:
         return [(was, None if holder is None else holder.id, *_NO_ROW)]
     _wait_for_key(session, job.live_key)
+    target = next((step for step in visible_steps(session, job.run_id) if step.name == from_step), None)
+    if target is not None:
+        began = target.started_at
+        drop_steps(session, job.run_id, keep=lambda step: step.name != from_step and step.started_at <= began)
     _requeue(session, job)
     return [(was, None, *answer(job))]
 
@@ -40,7 +45,7 @@ def promote(session: Session, *, id: UUID) -> Rows:  # noqa: A002
 
 def remove(session: Session, *, id: UUID) -> Rows:  # noqa: A002
     """Twin of SQL_REMOVE."""
-    return _one(session, id, lambda job: job.state != "running", session.delete)
+    return _one(session, id, lambda job: job.state != "running", lambda job: _remove(session, [job]))
 
 
 def cancel_many(
@@ -86,9 +91,18 @@ def remove_many(
     """Twin of SQL_REMOVE_MANY."""
     found = [] if state == "running" else _matching(session, state, queue, name, tenant_id, (state,))
     jobs = [job for job in map(_stored(session), found[:limit]) if not session.locked(job)]
+    _remove(session, jobs)
+    return [(len(jobs), len(found) - len(jobs))]
+
+
+def _remove(session: Session, jobs: list[Job]) -> None:
+    """Delete jobs, and the steps of runs of which no other row stands."""
+    gone = {job.id for job in jobs}
+    for run_id in {job.run_id for job in jobs} if session.store.steps else ():
+        if not any(job.id not in gone for job in session.run_jobs(run_id)):
+            drop_steps(session, run_id)
     for job in jobs:
         session.delete(job)
-    return [(len(jobs), len(found) - len(jobs))]
 
 
 def _one(session: Session, job_id: UUID, allowed: Callable[[Job], bool], act: Callable[[Job], None]) -> Rows:

@@ -16,7 +16,7 @@ from heapq import heappush
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
-from xjobs.context import process_time
+from xjobs.clocks import process_time
 from xjobs.errors import TransactionAborted, WouldBlock
 from xjobs.states import LIVE, WAITING
 
@@ -157,6 +157,12 @@ class Store:
             self.running: dict[str, list[HeapEntry]] = {}
             self.counters: dict[CounterKey, Counter] = {}
             self.pauses: dict[PauseKey, Pause] = {}
+            # Steps by run and name, those that wait for an event besides, and events by name and id.
+            self.steps: dict[UUID, dict[str, Any]] = {}
+            self.waits: dict[tuple[UUID, str], Any] = {}
+            self.events: dict[str, dict[UUID, Any]] = {}
+            # The jobs of each run; made when first asked for, since most queues never do.
+            self.runs: dict[UUID, list[Job]] | None = None
 
     def index(self, job: Job) -> None:
         """Enter a row under what it is now."""
@@ -220,6 +226,8 @@ class Session:
         self._insert(self.store.jobs, job.id, job)
         if deleted is not None:
             job.before, deleted.before = deleted.before, None
+        if self.store.runs is not None:
+            self.store.runs.setdefault(job.run_id, []).append(job)
         self.store.index(job)
 
     def delete(self, job: Job) -> None:
@@ -229,6 +237,31 @@ class Session:
             self._free_key(job)
         job.state = GONE  # kills its heap entries
         self._delete(self.store.jobs, job.id, job)
+
+    def run_jobs(self, run_id: UUID) -> list[Job]:
+        """The jobs of a run that this session sees, in the form in which it does."""
+        runs = self.store.runs
+        if runs is None:
+            runs = self.store.runs = {}
+            for job in self.store.jobs.values():
+                runs.setdefault(job.run_id, []).append(job)
+        jobs = runs.get(run_id, [])
+        standing = [job for job in jobs if job.writer is not None or not job.gone]
+        if len(standing) < len(jobs):
+            runs[run_id] = standing
+        return [seen for job in standing if (seen := self.visible(job)) is not None]
+
+    def put(self, table: dict[Any, Any], key: Any, row: Row) -> None:
+        """Add a row to a table; one at its place that this transaction has deleted stays what others see."""
+        deleted = table.get(key)
+        self._insert(table, key, row)
+        if deleted is not None:
+            row.before, deleted.before = deleted.before, None
+
+    def drop(self, table: dict[Any, Any], key: Any, row: Row) -> None:
+        """Delete a row of a table that this session may write."""
+        self.keep(row)
+        self._delete(table, key, row)
 
     def paused(self, kind: str, name: str) -> bool:
         """Whether this session sees a pause."""
@@ -246,11 +279,9 @@ class Session:
             self.wait_for(row, f"the pause of {kind} {name!r}")
             if not row.gone:
                 return False
-        deleted, row = row, Pause()
+        row = Pause()
         row.paused_at = self.now
-        self._insert(self.store.pauses, (kind, name), row)
-        if deleted is not None:
-            row.before, deleted.before = deleted.before, None
+        self.put(self.store.pauses, (kind, name), row)
         return True
 
     def drop_pause(self, kind: str, name: str) -> bool:
@@ -263,8 +294,7 @@ class Session:
         if row is None or self.visible(row) is None:
             return False
         self.wait_for(row, f"the pause of {kind} {name!r}")
-        self.keep(row)
-        self._delete(self.store.pauses, (kind, name), row)
+        self.drop(self.store.pauses, (kind, name), row)
         return True
 
     def _insert(self, table: dict[Any, Any], key: Any, row: Row) -> None:

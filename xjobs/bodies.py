@@ -1,0 +1,46 @@
+"""Awaiting an `async def` body on the running loop, so that it is cancelled when its run must stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from xjobs.errors import Error
+from xjobs.signals import RunSignal
+
+R = TypeVar("R")
+
+
+async def cancellable(body: Awaitable[R], signal: RunSignal) -> R:
+    """Await a body in this task; it meets CancelledError when the signal stops, from whichever thread, and at the
+    deadline that the signal carries, in real time.
+
+    The cancellation is of the body and not of the caller: this task is no longer being cancelled once it has left it.
+    """
+    __tracebackhide__ = True
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine that runs on a loop has one
+    over = cancelled = False
+
+    def cancel() -> None:
+        nonlocal cancelled
+        if not over and not cancelled:
+            cancelled = True
+            task.cancel()
+
+    def stop(_reason: Error) -> None:
+        loop.call_soon_threadsafe(cancel)
+
+    timeout = signal.timeout
+    timer = None if timeout is None else loop.call_later(timeout.total_seconds(), signal.expire)
+    forget = signal.listen(stop)
+    try:
+        return await body
+    finally:
+        over = True
+        forget()
+        if timer is not None:
+            timer.cancel()
+        if cancelled:
+            task.uncancel()
