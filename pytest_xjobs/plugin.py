@@ -16,6 +16,7 @@ from pytest_xjobs.fixtures import (
     xjobs_clock as xjobs_clock,
     xjobs_dsn as xjobs_dsn,
     xjobs_environment as xjobs_environment,
+    xjobs_faults as xjobs_faults,
     xjobs_queue as xjobs_queue,
     xjobs_server as xjobs_server,
 )

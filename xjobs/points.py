@@ -36,7 +36,13 @@ its record stands at `after_step`.
 
 
 class Crash(BaseException):
-    """Raised by a listener: the process dies here, for the queue, and nothing more of the attempt is written."""
+    """Raised by a listener: the process dies here, for the queue, and nothing more of the attempt is written.
+
+    Attributes:
+        steps: the steps that the attempt had carried out, once it has left its body.
+    """
+
+    steps: tuple[str, ...] = ()
 
 
 heard: dict[str, tuple[Listener, ...]] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from conformance.fixtures import (
     clock,
     drain,
+    drain_of,
     drain_setup,
     own_registry,
     postgres,
@@ -23,6 +24,7 @@ from conformance.fixtures import (
 __all__ = [
     "clock",
     "drain",
+    "drain_of",
     "drain_setup",
     "own_registry",
     "postgres",

@@ -115,6 +115,29 @@ def drain_setup(store: Store, clock: Clock, worker_id: str) -> DrainSetup:
 
 
 @pytest.fixture
+def drain_of(clock: Clock, worker_id: str) -> Callable[[AsyncQueue], Drain]:
+    """A drain of a queue that a test has made; its bodies are `async def`."""
+
+    def drain_of(queue: AsyncQueue) -> Drain:
+        setup = DrainSetup(
+            call=on_loop,
+            clock=lambda: clock.now,
+            random=Random(7),
+            worker_id=worker_id,
+            queues={"default"},
+            running={},
+            move=clock.move_to,
+        )
+
+        def drain(**arguments: Any) -> Awaitable[xjobs.DrainReport]:
+            return draining.drain(queue.driver, setup, **arguments)
+
+        return drain
+
+    return drain_of
+
+
+@pytest.fixture
 def drain(queue: AsyncQueue, drain_setup: DrainSetup) -> Drain:
     """Drain the queue under test; the arguments are those of `operations.drain.drain`."""
 

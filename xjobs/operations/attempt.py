@@ -114,7 +114,8 @@ async def execute(
             result = await call(handle, surroundings[:1] if surroundings else (), values, signal)
         if "after_body" in points.heard:
             await points.reach("after_body", job=job)
-    except points.Crash:
+    except points.Crash as crash:
+        crash.steps = tuple(surroundings.log.ran) if surroundings else ()
         raise
     except BaseException as raised:  # noqa: BLE001 - whatever a body raises is its outcome
         error = raised

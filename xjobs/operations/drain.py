@@ -160,8 +160,9 @@ class _Drain:
                 signal=signal,
             )
             landed = await settle(self.driver, execution, worker_id=setup.worker_id)
-        except points.Crash:
-            self._note_run(job, handle, "crashed", Execution(Ack(job), "crashed", setup.clock()))
+        except points.Crash as crash:
+            ended = Execution(Ack(job), "crashed", setup.clock(), steps=crash.steps)
+            self._note_run(job, handle, "crashed", ended)
             return
         finally:
             del setup.running[job.id]

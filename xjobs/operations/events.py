@@ -62,14 +62,19 @@ async def events(driver: Driver, name: str | None = None, *, limit: int = 100) -
     return [Event(*row[:5]) for row in rows]
 
 
-async def purge_events(driver: Driver) -> int:
-    """Delete the events that have expired, batch by batch; answer how many."""
+async def purge_events(driver: Driver, *, batch: int = PURGE_BATCH) -> int:
+    """Delete the events that have expired, `batch` in each statement; answer how many.
+
+    Raises:
+        Invariant: `batch` is no count, or zero.
+    """
+    check_count(batch, "batch", low=1)
     total = 0
     gone: int
     while True:
-        ((gone,),) = await driver.run(sql.SQL_EVENTS_PURGE, limit=PURGE_BATCH)
+        ((gone,),) = await driver.run(sql.SQL_EVENTS_PURGE, limit=batch)
         total += gone
-        if gone < PURGE_BATCH:
+        if gone < batch:
             return total
 
 

@@ -15,7 +15,7 @@ class Parcel(NamedTuple):
 parcels: dict[UUID, Parcel] = {}
 
 
-async def book(*, reference: UUID, order_id: UUID, email: str) -> None:
+async def book(reference: UUID, order_id: UUID, email: str) -> None:
     """Have a parcel fetched, one for each reference."""
     await asyncio.sleep(0)  # the network
     parcels[reference] = Parcel(order_id, email)

@@ -6,7 +6,7 @@ whether its work is done, or hands the outside world a key by which it recognise
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import xjobs
@@ -45,7 +45,7 @@ def charge_card(order_id: UUID) -> None:
 def order_confirmed(order_id: UUID) -> None:
     with Session.begin() as session:
         order = session.get_one(Order, order_id)
-        calls = [send_invoice.call(order_id), book_parcel.call(order_id, order.customer.email)]
+        calls = [send_invoice.call(order_id), deliver.call(order_id, order.customer.email)]
         calls += [take_from_stock.call(line.id) for line in order.lines]
         xjobs.enqueue_many(calls, connection=session)
 
@@ -66,7 +66,16 @@ def take_from_stock(line_id: int) -> None:
             line.taken = True
 
 
-@job(key="parcel:{order_id}", queue="warehouse", retry=8)
-async def book_parcel(ctx: AsyncContext, order_id: UUID, email: str) -> None:
-    # The run's id stays the same through all attempts.
-    await carrier.book(reference=ctx.run_id, order_id=order_id, email=email)
+@job(key="deliver:{order_id}", queue="warehouse", retry=8)
+async def deliver(ctx: AsyncContext, order_id: UUID, email: str) -> None:
+    """Weeks in one function: no process is held while it waits, and a crash goes on from the last step."""
+    # The run's id stays the same through all attempts, so the carrier knows a second call.
+    await ctx.step.run("book", carrier.book, ctx.run_id, order_id, email)
+    delivered = await ctx.step.wait_for_event(
+        "delivered", "parcel.delivered", match=str(order_id), timeout=timedelta(days=14)
+    )
+    if delivered is None:
+        await ctx.step.run("report the loss", mailer.send, "warehouse@example.com", f"Parcel {order_id} is lost")
+        return
+    await ctx.step.sleep("try it out", timedelta(days=7))
+    await ctx.step.run("ask", mailer.send, email, "How do you like it?")

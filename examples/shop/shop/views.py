@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import xjobs
 from flask import Blueprint, request
 from sqlalchemy.exc import IntegrityError
 
@@ -47,3 +48,11 @@ def pay(order_id: UUID) -> Answer:
         session.get_one(Order, order_id)
         queued = charge_card.using(connection=session).enqueue(order_id)
     return {"job": queued.id}, 202
+
+
+@shop.post("/orders/<uuid:order_id>/delivery")
+def delivered(order_id: UUID) -> Answer:
+    """The carrier's webhook."""
+    with Session.begin() as session:
+        xjobs.publish("parcel.delivered", request.get_json(), correlation_key=str(order_id), connection=session)
+    return {}, 202

@@ -30,5 +30,9 @@ class Shopper:
         job_id: str = self._post(f"/orders/{order_id}/payment").get_json()["job"]
         return job_id
 
+    def receive(self, order_id: UUID) -> None:
+        """Take the parcel from the carrier, who tells the shop."""
+        self._post(f"/orders/{order_id}/delivery", signed_by=self.email)
+
     def _post(self, path: str, **body: Any) -> TestResponse:
         return self._client.post(path, json=body)
