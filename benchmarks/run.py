@@ -57,7 +57,7 @@ update x_jobs set state = 'done', visible_at = null, claimed_by = null, updated_
 def noop(n: int) -> None: ...
 
 
-async def in_place(handle: Any, arguments: tuple[Any, ...], values: dict[str, Any]) -> Any:
+async def in_place(handle: Any, arguments: tuple[Any, ...], values: dict[str, Any], _signal: object) -> Any:
     return handle.body(*arguments, **values)
 
 
