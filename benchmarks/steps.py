@@ -89,7 +89,8 @@ def looks(dsn: str, events: int) -> None:
         connection.execute(
             """
             insert into x_job_events (id, name, payload, correlation_key, published_at, expires_at)
-            select gen_random_uuid(), 'paid', '{}', n::text, now() + n * interval '1 microsecond', now() + interval '1 day'
+            select gen_random_uuid(), 'paid', '{}', n::text, now() + n * interval '1 microsecond',
+                   now() + interval '1 day'
               from generate_series(1, %s) n
             """,
             [events],

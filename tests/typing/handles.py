@@ -198,3 +198,63 @@ async def async_fixtures_wrong(xjobs_queue: XjobsQueue) -> None:
     xjobs_queue.adrain()  # E: not awaited
     xjobs_queue.arun_next()  # E: not awaited
     (await xjobs_queue.adrain()).jobs  # E: a report has runs
+
+
+# Durable runs --------------------------------------------------------------------------------------------------------
+
+
+def label(order_id: UUID, copies: int = 1) -> str:
+    return f"{order_id} x{copies}"
+
+
+async def alabel(order_id: UUID) -> str:
+    return str(order_id)
+
+
+def steps_right(ctx: Context, order_id: UUID) -> None:
+    assert_type(ctx.step.run("label", label, order_id), str)
+    assert_type(ctx.step.run("label", label, order_id, copies=2), str)
+    assert_type(ctx.step.wait_for_event("paid", "order.paid", match="7", timeout=timedelta(days=7)), xjobs.Event | None)
+    ctx.step.sleep("grace", timedelta(days=3))
+    ctx.step.sleep(60)
+    ctx.progress(1, 2, "half")
+
+
+async def async_steps_right(ctx: AsyncContext, order_id: UUID) -> None:
+    assert_type(await ctx.step.run("label", label, order_id), str)
+    assert_type(await ctx.step.run("label", alabel, order_id), str)
+    assert_type(await ctx.step.wait_for_event("paid", "order.paid"), xjobs.Event | None)
+    await ctx.step.sleep("grace", timedelta(days=3))
+    await ctx.progress(1, 2)
+
+
+def steps_wrong(ctx: Context, order_id: UUID) -> None:
+    ctx.step.run("label", label, "7")  # E: the function takes a UUID
+    ctx.step.run("label", label)  # E: and it takes one
+    ctx.step.run(label, order_id)  # E: a step has a name
+    ctx.step.sleep("grace", "3 days")  # E: text is no duration
+    ctx.step.wait_for_event("paid", "order.paid", match=7)  # E: a match is text
+
+
+async def async_steps_wrong(ctx: AsyncContext, order_id: UUID) -> None:
+    ctx.step.run("label", label, order_id)  # E: not awaited
+    ctx.step.sleep(60)  # E: not awaited
+    ctx.step.wait_for_event("paid", "order.paid")  # E: not awaited
+    await ctx.step.run("label", alabel, order_id, 7)  # E: one argument too many
+
+
+@xjobs.classify("terminal")
+class Declined(Exception): ...
+
+
+@xjobs.classify("fatal")  # E: not one of the kinds
+class Fatal(Exception): ...
+
+
+@welcome.on_settled
+def told(ending: xjobs.Ending) -> None:
+    assert_type(ending.outcome, str)
+
+
+@welcome.on_settled  # E: a hook takes an ending
+def told_wrong(ending: int) -> None: ...
