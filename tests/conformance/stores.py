@@ -137,7 +137,7 @@ class MemoryTables:
 
     def change(self, id: UUID, **columns: Any) -> None:  # noqa: A002
         columns = {name: json.dumps(value) if name in _JSON else value for name, value in columns.items()}
-        Session(self._store, None).change(self._store.jobs[id], **columns)
+        Session(self._store, None).change(self._store.jobs[id.int], **columns)
 
 
 class PostgresTables:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from heapq import heappop, heappush
 from typing import Any
 
 from msgspec.json import decode
 
-from xjobs.drivers.memory.store import HeapEntry, Job, Session
+from xjobs.drivers.memory.due import Due
+from xjobs.drivers.memory.store import Counter, Job, Session
 from xjobs.errors import WouldBlock
-from xjobs.states import WAITING
 
 LEASE_LAPSED = "LeaseLapsed: the lease lapsed during the final attempt, its worker is gone or stalled"
 
@@ -26,15 +25,12 @@ def claim(
     drop_exhausted: Sequence[str],
 ) -> list[tuple[Any, ...]]:
     """Twin of SQL_CLAIM."""
-    served = [queue for queue in queues if not session.paused("queue", queue)]
+    store = session.store
+    served = [queue for queue in queues if not session.paused("queue", queue)] if store.pauses else queues
     found = _found(session, served, limit)
-    exhausted = [job for job in found if job.state == "running" and job.attempt >= job.max_attempts]
-    try:
-        counters = session.counters({job.name for job in exhausted})
-    except WouldBlock:
-        for job in found:
-            session.store.index(job)
-        raise
+    exhausted = {job for job in found if job.state == "running" and job.attempt >= job.max_attempts}
+    counters = _counters(session, found, {job.name for job in exhausted}) if exhausted else {}
+    until = session.now + lease
     for job in found:
         if job in exhausted:
             state = "failed" if job.name in drop_exhausted else "dead"
@@ -45,60 +41,61 @@ def claim(
             session.keep(counter)
             setattr(counter, state, getattr(counter, state) + 1)
         else:
-            session.change(
-                job,
-                state="running",
-                attempt=job.attempt + 1,
-                claims=job.claims + 1,
-                claimed_by=worker_id,
-                visible_at=session.now + lease,
-            )
+            session.keep(job)
+            job.state = "running"
+            job.attempt += 1
+            job.claims += 1
+            job.claimed_by = worker_id
+            job.visible_at = until
+            job.updated_at = session.now
+            store.order(job)
     return [_answer(job) for job in found]
+
+
+def _counters(session: Session, found: Sequence[Job], names: set[str]) -> dict[str, Counter]:
+    """The counters of the rows to bury; when another transaction counts there, the rows that were found stay."""
+    try:
+        return session.counters(names)
+    except WouldBlock:
+        for job in found:
+            session.store.order(job)
+        raise
 
 
 def _found(session: Session, queues: Sequence[str], limit: int) -> list[Job]:
     """The due rows of the queues that no other transaction holds, in (run_at, id) order."""
     found: list[Job] = []
-    in_order = len(queues) == 1
+    store, in_order = session.store, len(queues) == 1
     for queue in queues:
-        waiting = session.store.waiting.get(queue)
-        if waiting:
-            found += _pop(session, waiting, limit, _waits)
-        running = session.store.running.get(queue)
-        if running:
-            lapsed = _pop(session, running, limit, _runs)
+        waiting = store.waiting.get(queue)
+        if waiting is not None:
+            found += _take(session, waiting, limit)
+        running = store.running.get(queue)
+        if running is not None:
+            lapsed = _take(session, running, limit)
             found += lapsed
             in_order = in_order and not lapsed
     if not in_order:
         found.sort(key=_order)
         for job in found[limit:]:
-            session.store.index(job)
-    return found[:limit]
+            store.order(job)
+        del found[limit:]
+    return found
 
 
-def _pop(session: Session, heap: list[HeapEntry], limit: int, counts: Any) -> list[Job]:
-    """Take up to `limit` due entries off a heap; entries of rows that are locked elsewhere stay."""
+def _take(session: Session, rows: Due, limit: int) -> list[Job]:
+    """Take out up to `limit` due rows; those that are locked elsewhere stay."""
     taken: list[Job] = []
-    held: list[HeapEntry] = []
-    while heap and heap[0][0] <= session.now and len(taken) < limit:
-        entry = heappop(heap)
-        instant, _, job = entry
-        if session.locked(job):
-            held.append(entry)
-        # A row that came back to an instant that it had before has two entries, and they are neighbours.
-        elif counts(job, instant) and not (taken and taken[-1] is job):
-            taken.append(job)
-    for entry in held:
-        heappush(heap, entry)
+    held: list[Job] = []
+    now = session.now
+    while len(taken) < limit:
+        job = rows.take(now)
+        if job is None:
+            break
+        (held if session.locked(job) else taken).append(job)
+    for job in held:
+        session.store.order(job)
     return taken
-
-
-def _waits(job: Job, instant: Any) -> bool:
-    return job.state in WAITING and job.run_at == instant
-
-
-def _runs(job: Job, instant: Any) -> bool:
-    return job.state == "running" and job.visible_at == instant
 
 
 def _order(job: Job) -> tuple[Any, int]:

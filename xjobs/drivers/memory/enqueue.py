@@ -100,7 +100,7 @@ def enqueue_one(
 def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey, made: dict[LiveKey, Job]) -> Job | None:
     """The row that answers in place of a new one."""
     store = session.store
-    known = store.jobs.get(job_id)
+    known = store.jobs.get(job_id.int)
     seen = None if known is None else session.visible(known)
     if named and seen is not None:
         return seen

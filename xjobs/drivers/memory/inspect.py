@@ -16,7 +16,7 @@ from xjobs.states import LIVE
 
 def job(session: Session, *, id: UUID) -> list[tuple[Any, ...]]:  # noqa: A002 - the parameter of the statement
     """Twin of SQL_JOB."""
-    row = session.store.jobs.get(id)
+    row = session.store.jobs.get(id.int)
     seen = None if row is None else session.visible(row)
     return [] if seen is None else [answer(seen)]
 

@@ -130,7 +130,7 @@ def _many(session: Session, found: Iterable[Job], limit: int, act: Callable[[Job
 
 def _locked(session: Session, job_id: UUID) -> Job | None:
     """The row, locked, to be written or not; None when this session sees none."""
-    job = session.store.jobs.get(job_id)
+    job = session.store.jobs.get(job_id.int)
     if job is None or session.visible(job) is None:
         return None
     session.wait_for(job, f"job {job_id}")
@@ -140,7 +140,7 @@ def _locked(session: Session, job_id: UUID) -> Job | None:
 
 def _stored(session: Session) -> Callable[[Job], Job]:
     """From a row as this session sees it to the row in the table."""
-    return lambda job: session.store.jobs[job.id]
+    return lambda job: session.store.jobs[job.id.int]
 
 
 def _matching(
@@ -171,7 +171,7 @@ def _holder(session: Session, job: Job) -> Job | None:
     for row in (session.store.live.get(job.live_key), session.store.freeing.get(job.live_key)):
         if row is not None and row.id != job.id:
             # What others see of a deleted row is kept by the one that has its id now, which may hold another key.
-            seen = session.visible(session.store.jobs.get(row.id, row))
+            seen = session.visible(session.store.jobs.get(row.id.int, row))
             if seen is not None and seen.state in LIVE and seen.live_key == job.live_key:
                 return seen
     return None

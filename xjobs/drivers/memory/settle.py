@@ -21,9 +21,13 @@ def ack(
 ) -> list[tuple[Any, ...]]:
     """Twin of SQL_ACK."""
     held = held_claims(session, ids, worker_id, claims, durations_ms)
-    counters = session.counters({job.name for job, _ in held} if counted else ())
+    counters = session.counters({job.name for job, _ in held}) if counted else {}
     for job, duration_ms in held:
-        session.change(job, state="done", visible_at=None, claimed_by=None)
+        session.keep(job)
+        job.state = "done"
+        job.visible_at = job.claimed_by = job.entry = None
+        job.updated_at = session.now
+        session.free_key(job)
         if counted:
             counter = counters[job.name]
             session.keep(counter)
@@ -85,8 +89,9 @@ def held_claims(
 ) -> list[tuple[Job, Any]]:
     """The rows whose claim still stands, in id order, each with what was given for it."""
     held: list[tuple[Job, Any]] = []
+    jobs = session.store.jobs
     for job_id, claim, outcome in zip(ids, claims, given, strict=True):
-        job = session.store.jobs.get(job_id)
+        job = jobs.get(job_id.int)
         seen = None if job is None else session.visible(job)
         if job is None or seen is None:
             continue

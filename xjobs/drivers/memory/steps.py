@@ -169,7 +169,7 @@ def wake_waits(session: Session, *, events: Sequence[str] | None) -> Rows:
             woken.update((job.id, job) for job in jobs)
     answers: Rows = []
     for job_id in sorted(woken, key=lambda woken_id: woken_id.int):
-        job = session.store.jobs[job_id]
+        job = session.store.jobs[job_id.int]
         if not session.locked(job) and job.state == "suspended":
             session.change(job, run_at=session.now)
             answers.append((job.id, job.queue))

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterable
-from datetime import datetime
-from heapq import heappush
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from xjobs.clocks import process_time
+from xjobs.drivers.memory.due import Due, Entry
 from xjobs.errors import TransactionAborted, WouldBlock
 from xjobs.states import LIVE, WAITING
 
 LiveKey = tuple[str, str, str]
 
 MINUTE_MS = 60_000
+_NO_TIME, _MINUTE = timedelta(0), timedelta(minutes=1)
+_NO_MINUTE = datetime.min.replace(tzinfo=UTC)
 GONE = "gone"
 """The state of a row object that is in no table any more."""
 
@@ -47,7 +49,19 @@ class Row:
         self.changed = self.gone = False
 
 
-class Job(Row):
+class Scheduled(Row):
+    """A row that has a place in the order of what is due.
+
+    Attributes:
+        entry: that place; None while it has none.
+    """
+
+    __slots__ = ("entry",)
+
+    entry: Entry | None
+
+
+class Job(Scheduled):
     """A row of x_jobs. `input` and `progress` are JSON text."""
 
     __slots__ = (
@@ -97,7 +111,7 @@ class Job(Row):
     claims: int
 
     def __lt__(self, other: Job) -> bool:
-        """Order heap entries of two rows that had one id, one after the other: either way will do."""
+        """Order the entries of two rows that had one id, one after the other: either way will do."""
         return False
 
     @property
@@ -124,7 +138,6 @@ class Pause(Row):
     paused_at: datetime
 
 
-HeapEntry = tuple[datetime, int, Job]
 CounterKey = tuple[str, int, datetime]
 PauseKey = tuple[str, str]
 R = TypeVar("R", bound=Row)
@@ -147,14 +160,14 @@ class Store:
     def clear(self) -> None:
         """Empty every table."""
         with self.lock:
-            self.jobs: dict[UUID, Job] = {}
+            # By the number that an id is, which hashes and compares faster.
+            self.jobs: dict[int, Job] = {}
             self.live: dict[LiveKey, Job] = {}
             # Rows whose open transaction has freed their key: it is not free for others before that commits.
             self.freeing: dict[LiveKey, Job] = {}
-            # Heaps with dead entries among them: an entry counts while its row is in a state for that heap, with that
-            # very instant.
-            self.waiting: dict[str, list[HeapEntry]] = {}
-            self.running: dict[str, list[HeapEntry]] = {}
+            # By queue: what waits for its `run_at`, and what runs by the end of its lease.
+            self.waiting: dict[str, Due] = {}
+            self.running: dict[str, Due] = {}
             self.counters: dict[CounterKey, Counter] = {}
             self.pauses: dict[PauseKey, Pause] = {}
             # Steps by run and name, those that wait for an event besides, and events by name and id.
@@ -163,20 +176,42 @@ class Store:
             self.events: dict[str, dict[UUID, Any]] = {}
             # The jobs of each run; made when first asked for, since most queues never do.
             self.runs: dict[UUID, list[Job]] | None = None
+            self._minute = _NO_MINUTE
 
     def index(self, job: Job) -> None:
         """Enter a row under what it is now."""
         if job.state in _LIVE:
             self.live[job.live_key] = job
+        self.order(job)
+
+    def order(self, job: Job) -> None:
+        """Give a row its place among those that are due at some time."""
         if job.state in _WAITING:
-            heappush(self.waiting.setdefault(job.queue, []), (job.run_at, job.id.int, job))
+            _of_queue(self.waiting, job.queue).put(job.run_at, job)
         elif job.state == "running" and job.visible_at is not None:
-            heappush(self.running.setdefault(job.queue, []), (job.visible_at, job.id.int, job))
+            _of_queue(self.running, job.queue).put(job.visible_at, job)
+        else:
+            job.entry = None
 
     def forget_key(self, job: Job) -> None:
         """Free the key of a row that is no longer live, unless another row has taken it."""
-        if self.live.get(job.live_key) is job:
-            del self.live[job.live_key]
+        key = job.live_key
+        if self.live.get(key) is job:
+            del self.live[key]
+
+    def minute(self, now: datetime) -> datetime:
+        """The start of the minute of an instant."""
+        start = self._minute
+        if not _NO_TIME <= now - start < _MINUTE:
+            self._minute = start = now.replace(second=0, microsecond=0)
+        return start
+
+
+def _of_queue(index: dict[str, Due], queue: str) -> Due:
+    due = index.get(queue)
+    if due is None:
+        due = index[queue] = Due()
+    return due
 
 
 class Session:
@@ -222,8 +257,8 @@ class Session:
 
     def insert(self, job: Job) -> None:
         """Add a row; one with its id that this transaction has deleted stays what others see."""
-        deleted = self.store.jobs.get(job.id)
-        self._insert(self.store.jobs, job.id, job)
+        deleted = self.store.jobs.get(job.id.int)
+        self._insert(self.store.jobs, job.id.int, job)
         if deleted is not None:
             job.before, deleted.before = deleted.before, None
         if self.store.runs is not None:
@@ -234,9 +269,9 @@ class Session:
         """Delete a row that this session may write."""
         self.keep(job)
         if job.state in _LIVE:
-            self._free_key(job)
-        job.state = GONE  # kills its heap entries
-        self._delete(self.store.jobs, job.id, job)
+            self.free_key(job)
+        job.state, job.entry = GONE, None
+        self._delete(self.store.jobs, job.id.int, job)
 
     def run_jobs(self, run_id: UUID) -> list[Job]:
         """The jobs of a run that this session sees, in the form in which it does."""
@@ -311,7 +346,8 @@ class Session:
         else:
             self.transaction.places[id(row)] = table, key
 
-    def _free_key(self, job: Job) -> None:
+    def free_key(self, job: Job) -> None:
+        """Free the key of a row that is no longer live; for others once the transaction has committed."""
         if self.transaction is not None:
             self.store.freeing.setdefault(job.live_key, job)
         self.store.forget_key(job)
@@ -324,13 +360,14 @@ class Session:
             setattr(job, name, value)
         job.updated_at = self.now
         if was_live and job.state not in _LIVE:
-            self._free_key(job)
+            self.free_key(job)
         self.store.index(job)
 
     def keep(self, row: Row) -> None:
         """Keep the committed form of a row that is about to be changed."""
-        self.hold(row)
-        row.changed = self.transaction is not None
+        if self.transaction is not None:
+            self.hold(row)
+            row.changed = True
 
     def hold(self, row: Row) -> None:
         """Lock a row until the transaction ends, whether it is changed then or not."""
@@ -339,19 +376,19 @@ class Session:
             row.writer = self.transaction
             self.transaction.rows.append(row)
 
-    def counters(self, jobs: Iterable[str]) -> dict[str, Counter]:
+    def counters(self, jobs: Collection[str]) -> dict[str, Counter]:
         """The counters of job names in the present minute, to be written.
 
         Raises:
             WouldBlock: another open transaction is counting there; no counter has been made then.
         """
-        minute = self.now.replace(second=0, microsecond=0)
-        keys = {job: (job, MINUTE_MS, minute) for job in sorted(jobs)}
-        for job, key in keys.items():
-            standing = self.store.counters.get(key)
+        minute, counters = self.store.minute(self.now), self.store.counters
+        keys = [(job, MINUTE_MS, minute) for job in (sorted(jobs) if len(jobs) > 1 else jobs)]
+        for key in keys:
+            standing = counters.get(key)
             if standing is not None:
-                self.wait_for(standing, f"the counters of {job!r}")
-        return {job: self._counter(key) for job, key in keys.items()}
+                self.wait_for(standing, f"the counters of {key[0]!r}")
+        return {key[0]: self._counter(key) for key in keys}
 
     def _counter(self, key: CounterKey) -> Counter:
         counter = self.store.counters.get(key)
@@ -431,7 +468,7 @@ class Transaction:
             del table[key]
         row.gone, row.writer, row.changed = True, None, False
         if isinstance(row, Job):
-            row.state = GONE  # kills its heap entries
+            row.state, row.entry = GONE, None
 
     def _end(self) -> None:
         self.store.freeing = {key: job for key, job in self.store.freeing.items() if job not in self.rows}
