@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from contextlib import closing
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from xjobs.drivers.base import Driver
@@ -40,15 +39,14 @@ def run_sync(coroutine: Coroutine[Any, Any, R]) -> R:
         RuntimeError: it did suspend, so something under it needs an event loop.
     """
     __tracebackhide__ = True
-    with closing(coroutine):
-        try:
-            waited_on = coroutine.send(None)
-        except StopIteration as end:
-            result: R = end.value
-            return result
-    raise RuntimeError(
-        f"{coroutine!r} waits on {waited_on!r}, which needs an event loop: use the async form of this call"
-    )
+    try:
+        waited_on = coroutine.send(None)
+    except StopIteration as end:
+        result: R = end.value
+        return result
+    told = f"{coroutine!r} waits on {waited_on!r}, which needs an event loop: use the async form of this call"
+    coroutine.close()
+    raise RuntimeError(told)
 
 
 def blocking(operation: Operation[P, R]) -> Callable[Concatenate[HasDriver, P], R]:

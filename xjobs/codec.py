@@ -48,7 +48,9 @@ class Codec:
         self._hints = hints
         self._names = tuple(parameters)
         self._defaults = {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
+        self._positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values())
         self._positions = inspect.Signature(list(parameters.values()))
+        self._in_jsonb_order = tuple(_in_jsonb_order(dict.fromkeys(parameters)))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The call's arguments by parameter name, in order, defaults filled in.
@@ -56,8 +58,11 @@ class Codec:
         Raises:
             InputInvalid: an argument is missing, unknown or given twice.
         """
-        if not args and len(kwargs) == len(self._names) and all(map(kwargs.__contains__, self._names)):
+        names = self._names
+        if not args and len(kwargs) == len(names) and all(map(kwargs.__contains__, names)):
             return kwargs
+        if not kwargs and len(args) == len(names) == self._positional:
+            return dict(zip(names, args, strict=True))
         try:
             bound = self._positions.bind(*args, **kwargs)
         except TypeError as problem:
@@ -75,13 +80,18 @@ class Codec:
         Raises:
             InputInvalid: a value is not strict JSON or does not fit its annotation; `path` names it.
         """
+        ordered = {name: values[name] for name in self._in_jsonb_order if name in values}
+        if all(map(_is_plain, ordered.values())):
+            return self._json.encode(ordered).decode(), self.decode(ordered)
         lowering = _Lowering()
         lowered = {name: lowering.lower(value, f"input.{name}") for name, value in values.items()}
         rebuilt = self.decode(lowered)
         if lowering.changed_type:
             for name, value in values.items():
                 _check_same_type(value, rebuilt[name], f"input.{name}")
-        return self._json.encode(_in_jsonb_order(lowered)).decode(), rebuilt
+        return self._json.encode(
+            {name: lowered[name] for name in self._in_jsonb_order if name in values}
+        ).decode(), rebuilt
 
     def decode(self, stored: Any) -> dict[str, Any]:
         """Rebuild the body's arguments from stored JSON.
@@ -99,7 +109,7 @@ class Codec:
                 f"its parameters are {self._described()}",
                 path=path,
             ) from None
-        return {name: getattr(record, name) for name in self._names}
+        return self._fields_of(record)
 
     def lower_partial(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Some of the arguments as JSON values, for comparing with a stored input.
@@ -133,6 +143,12 @@ class Codec:
         import msgspec
 
         return msgspec.convert
+
+    @cached_property
+    def _fields_of(self) -> Callable[[Any], dict[str, Any]]:
+        import msgspec
+
+        return msgspec.structs.asdict
 
     @cached_property
     def _validation_error(self) -> type[Exception]:
@@ -173,6 +189,14 @@ def _stable_type(hint: Any) -> Any:
         if isinstance(hint, type) and hint is not real and issubclass(hint, real):
             return next(base for base in hint.__mro__ if base.__module__ == "datetime")
     return hint
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is JSON as it is, for certain: most are, and need no walk."""
+    kind = type(value)
+    if kind is int:
+        return bool(_INT_LOW <= value <= _INT_HIGH)
+    return (kind is str and value.isascii() and "\0" not in value) or kind is bool or value is None
 
 
 def lower(value: Any, path: str = "input") -> Any:

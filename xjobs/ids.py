@@ -12,6 +12,8 @@ import random
 import re
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from uuid import UUID, SafeUUID
 
 from xjobs.errors import IdInvalid
@@ -19,13 +21,8 @@ from xjobs.errors import IdInvalid
 # Libraries that freeze time put theirs in the place of `time.time` and `time.monotonic`; none of them does so with the
 # clocks read through clock_gettime_ns, but for time-machine with the wall clock, which is read once. Windows lacks it.
 if hasattr(time, "clock_gettime_ns"):
-
-    def _wall_ns() -> int:
-        return time.clock_gettime_ns(time.CLOCK_REALTIME)
-
-    def _monotonic_ns() -> int:
-        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-
+    _wall_ns: Callable[[], int] = partial(time.clock_gettime_ns, time.CLOCK_REALTIME)
+    _monotonic_ns: Callable[[], int] = partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC)
 else:
     _wall_ns, _monotonic_ns = time.time_ns, time.monotonic_ns
 
@@ -48,16 +45,29 @@ class _Generator:
         self._last = 0
 
     def next(self) -> UUID:
+        return _uuid(self._number())
+
+    def pair(self) -> tuple[UUID, UUID]:
+        number = self._number()
+        return _uuid(number), _uuid(number ^ 1)
+
+    def _number(self) -> int:
         with self._lock:
             # Milliseconds in the high bits, then 1/4096 of a millisecond each.
-            now = (self._epoch + _monotonic_ns()) * 4096 // 1_000_000
-            self._last = now = max(now, self._last + 1)
+            now = (self._epoch + _monotonic_ns()) * 512 // 125_000
+            if now <= self._last:
+                now = self._last + 1
+            self._last = now
             noise = self._random(62)
-        # Past the checks of UUID.__init__, which take longer than all of the above.
-        made = _new_uuid(UUID)
-        _set(made, "int", (now >> 12) << 80 | 0x7000 << 64 | (now & 0xFFF) << 64 | 0x2 << 62 | noise)
-        _set(made, "is_safe", _UNKNOWN)
-        return made
+        return ((now >> 12) << 16 | 0x7000 | now & 0xFFF) << 64 | 0x2 << 62 | noise
+
+
+def _uuid(number: int) -> UUID:
+    """Past the checks of UUID.__init__, which take longer than making the number."""
+    made = _new_uuid(UUID)
+    _set(made, "int", number)
+    _set(made, "is_safe", _UNKNOWN)
+    return made
 
 
 _generator = _Generator()
@@ -66,6 +76,9 @@ if hasattr(os, "register_at_fork"):
 
 new_id = _generator.next
 """Make one id."""
+
+new_pair = _generator.pair
+"""Make an id for a job and one for its run, in one step: they differ in the last of their random bits."""
 
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 

@@ -335,15 +335,19 @@ def enqueue_in_use(call: Call, colour: Colour) -> Coroutine[Any, Any, Enqueued]:
     return _enqueue_on(in_use.source_for(colour)[1], call, call.options.connection, colour)
 
 
-async def _enqueue(queue: Queue | AsyncQueue, call: Call, connection: Any) -> Enqueued:
+def _enqueue(queue: Queue | AsyncQueue, call: Call, connection: Any) -> Coroutine[Any, Any, Enqueued]:
     _check_call(call)
-    return await _enqueue_on(queue.driver, call, connection or call.options.connection, queue._colour)  # noqa: SLF001
+    return _enqueue_on(queue.driver, call, connection or call.options.connection, queue._colour)  # noqa: SLF001
 
 
-async def _enqueue_on(driver: Driver, call: Call, connection: Any, colour: Colour) -> Enqueued:
-    if connection is not None:
-        driver = await join(driver, connection, colour)
-    return await ops.enqueue.enqueue(driver, call)
+def _enqueue_on(driver: Driver, call: Call, connection: Any, colour: Colour) -> Coroutine[Any, Any, Enqueued]:
+    if connection is None:
+        return ops.enqueue.enqueue(driver, call)
+    return _enqueue_joined(driver, call, connection, colour)
+
+
+async def _enqueue_joined(driver: Driver, call: Call, connection: Any, colour: Colour) -> Enqueued:
+    return await ops.enqueue.enqueue(await join(driver, connection, colour), call)
 
 
 async def _publish_on(

@@ -53,14 +53,15 @@ async def take(
         worker_id=worker_id,
         drop_exhausted=registry.dropping(),
     )
-    answer = Claimed([], [])
+    jobs: list[ClaimedJob] = []
+    buried: list[ClaimedJob] = []
     for row in rows:
         job = ClaimedJob._make(row)
-        (answer.jobs if job.state == "running" else answer.buried).append(job)
+        (jobs if job.state == "running" else buried).append(job)
     if "claimed" in points.heard:
-        for job in answer.jobs:
+        for job in jobs:
             await points.reach("claimed", job=job, worker_id=worker_id)
-    return answer
+    return Claimed(jobs, buried)
 
 
 async def heartbeat(

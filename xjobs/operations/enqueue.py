@@ -10,7 +10,7 @@ from uuid import UUID
 from xjobs import points, sql, tracing
 from xjobs.drivers.base import Driver
 from xjobs.errors import DriverUnavailable, Invariant, JobDuplicate
-from xjobs.ids import new_id
+from xjobs.ids import new_pair
 from xjobs.jobs import Call
 from xjobs.records import Enqueued
 
@@ -64,7 +64,8 @@ async def enqueue(driver: Driver, call: Call) -> Enqueued:
         made = Enqueued(row[0], row[5], False)
     else:
         (made,) = await _put(driver, [call], [row])
-    await _announce([call], [made])
+    if "enqueued" in points.heard:
+        await _announce([call], [made])
     if made.deduped and call.options.on_conflict == "error" and made.id != call.options.id:
         raise JobDuplicate(
             f"job {call.job.name!r} is already live under this key, as {made.id}",
@@ -97,7 +98,8 @@ async def enqueue_many(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
     if not calls:
         return []
     answers = await _put(driver, calls, [_row(call) for call in calls])
-    await _announce(calls, answers)
+    if "enqueued" in points.heard:
+        await _announce(calls, answers)
     return answers
 
 
@@ -127,22 +129,23 @@ async def _insert(driver: Driver, calls: Sequence[Call], rows: Sequence[tuple[An
 
 
 async def _announce(calls: Sequence[Call], answers: Sequence[Enqueued]) -> None:
-    if "enqueued" in points.heard:
-        for call, answer in zip(calls, answers, strict=True):
-            await points.reach("enqueued", call=call, answer=answer, parent=enqueuing_job.get())
+    for call, answer in zip(calls, answers, strict=True):
+        await points.reach("enqueued", call=call, answer=answer, parent=enqueuing_job.get())
 
 
 def _row(call: Call) -> tuple[Any, ...]:
     """The values of one job in the order of `_COLUMNS`."""
-    job, options = call.job, call.options
-    job_id = options.id or new_id()
+    job, _, _, options = call
+    job_id, run_id = new_pair()
+    if options.id is not None:
+        job_id = options.id
     return (
         job_id,
         job.name,
         options.queue or job.queue,
         call.input_json,
         job.key_of(call, job_id),
-        options.run_id or new_id(),
+        options.run_id or run_id,
         job.retry.attempts,
         options.run_at,
         options.delay,

@@ -13,6 +13,8 @@ from xjobs.limits import ZERO, check_duration
 from xjobs.records import ClaimedJob
 from xjobs.states import nack_state
 
+_MILLISECOND = timedelta(milliseconds=1)
+
 MAX_STACK = 8_000
 """How many characters of a stack are kept with `last_error`: its end, which names the place."""
 
@@ -54,7 +56,8 @@ async def ack(driver: Driver, acks: Sequence[Ack], *, worker_id: str, counted: b
     """
     if not acks:
         return set()
-    acks = _each_once(acks)
+    if len(acks) > 1:
+        acks = _each_once(acks)
     rows = await driver.run(
         sql.SQL_ACK,
         ids=[ack.job.id for ack in acks],
@@ -74,7 +77,8 @@ async def nack(driver: Driver, nacks: Sequence[Nack], *, worker_id: str) -> set[
     """
     if not nacks:
         return set()
-    nacks = _each_once(nacks)
+    if len(nacks) > 1:
+        nacks = _each_once(nacks)
     rows = await driver.run(
         sql.SQL_NACK,
         ids=[nack.job.id for nack in nacks],
@@ -95,8 +99,6 @@ S = TypeVar("S", Ack, Nack)
 
 def _each_once(settlements: Sequence[S]) -> Sequence[S]:
     """The settlements without those of a claim that is in the batch already, which would be counted again."""
-    if len(settlements) == 1:
-        return settlements
     first: dict[tuple[UUID, int], S] = {}
     for settlement in settlements:
         first.setdefault((settlement.job.id, settlement.job.claims), settlement)
@@ -104,7 +106,7 @@ def _each_once(settlements: Sequence[S]) -> Sequence[S]:
 
 
 def _milliseconds(duration: timedelta) -> int:
-    return max(0, duration // timedelta(milliseconds=1))
+    return max(0, duration // _MILLISECOND)
 
 
 def storable(text: str | None, start: int | None = None) -> str | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.json import decode
 
-from xjobs.drivers.memory.due import Due
 from xjobs.drivers.memory.store import Counter, Job, Session
 from xjobs.errors import WouldBlock
 
@@ -25,14 +24,14 @@ def claim(
     drop_exhausted: Sequence[str],
 ) -> list[tuple[Any, ...]]:
     """Twin of SQL_CLAIM."""
-    store = session.store
+    store, transaction, now = session.store, session.transaction, session.now
     served = [queue for queue in queues if not session.paused("queue", queue)] if store.pauses else queues
     found = _found(session, served, limit)
-    exhausted = {job for job in found if job.state == "running" and job.attempt >= job.max_attempts}
+    exhausted = [job for job in found if job.attempt >= job.max_attempts and job.state == "running"]
     counters = _counters(session, found, {job.name for job in exhausted}) if exhausted else {}
-    until = session.now + lease
+    until = now + lease
     for job in found:
-        if job in exhausted:
+        if exhausted and job in exhausted:
             state = "failed" if job.name in drop_exhausted else "dead"
             session.change(
                 job, state=state, visible_at=None, claimed_by=None, last_error_stack=None, last_error=LEASE_LAPSED
@@ -41,14 +40,15 @@ def claim(
             session.keep(counter)
             setattr(counter, state, getattr(counter, state) + 1)
         else:
-            session.keep(job)
+            if transaction is not None:
+                session.keep(job)
             job.state = "running"
             job.attempt += 1
             job.claims += 1
             job.claimed_by = worker_id
             job.visible_at = until
-            job.updated_at = session.now
-            store.order(job)
+            job.updated_at = now
+            store.running[job.queue].put(until, job)
     return [_answer(job) for job in found]
 
 
@@ -65,14 +65,15 @@ def _counters(session: Session, found: Sequence[Job], names: set[str]) -> dict[s
 def _found(session: Session, queues: Sequence[str], limit: int) -> list[Job]:
     """The due rows of the queues that no other transaction holds, in (run_at, id) order."""
     found: list[Job] = []
-    store, in_order = session.store, len(queues) == 1
+    store, now, transaction = session.store, session.now, session.transaction
+    in_order = len(queues) == 1
     for queue in queues:
         waiting = store.waiting.get(queue)
         if waiting is not None:
-            found += _take(session, waiting, limit)
+            found += waiting.take(now, limit, transaction)
         running = store.running.get(queue)
         if running is not None:
-            lapsed = _take(session, running, limit)
+            lapsed = running.take(now, limit, transaction)
             found += lapsed
             in_order = in_order and not lapsed
     if not in_order:
@@ -81,21 +82,6 @@ def _found(session: Session, queues: Sequence[str], limit: int) -> list[Job]:
             store.order(job)
         del found[limit:]
     return found
-
-
-def _take(session: Session, rows: Due, limit: int) -> list[Job]:
-    """Take out up to `limit` due rows; those that are locked elsewhere stay."""
-    taken: list[Job] = []
-    held: list[Job] = []
-    now = session.now
-    while len(taken) < limit:
-        job = rows.take(now)
-        if job is None:
-            break
-        (held if session.locked(job) else taken).append(job)
-    for job in held:
-        session.store.order(job)
-    return taken
 
 
 def _order(job: Job) -> tuple[Any, int]:

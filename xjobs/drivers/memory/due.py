@@ -1,7 +1,7 @@
 """The rows of a queue by the instant at which they are due, and by id where that is equal.
 
-Nearly always rows come in this order, so those go to the end of a queue and only the others into a heap: taking the first
-row costs the same however many there are. A row is taken from the middle by leaving its entry behind: an entry counts
+Nearly always rows come in this order, so those go to the end of a line and only the others into a heap: taking the
+first costs the same however many there are. A row is taken from the middle by leaving its entry behind: an entry counts
 while it is the latest that its row was given.
 """
 
@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from xjobs.drivers.memory.store import Job
+    from xjobs.drivers.memory.store import Job, Transaction
 
 Entry = tuple[datetime, int, "Job"]
 
@@ -36,20 +36,27 @@ class Due:
         else:
             heappush(self._others, entry)
 
-    def take(self, now: datetime) -> Job | None:
-        """Take out the first row, if it is due."""
+    def take(self, now: datetime, limit: int, transaction: Transaction | None) -> list[Job]:
+        """Take out up to `limit` rows that are due, in their order; those that another transaction has locked stay."""
+        taken: list[Job] = []
+        locked: list[tuple[datetime, Job]] = []
         ascending, others = self._ascending, self._others
-        while ascending or others:
-            from_others = not ascending or (others and others[0] < ascending[0])
+        while (ascending or others) and len(taken) < limit:
+            from_others = others and (not ascending or others[0] < ascending[0])
             entry = others[0] if from_others else ascending[0]
-            job = entry[2]
+            instant, _, job = entry
             outdated = job.entry is not entry
-            if not outdated and entry[0] > now:
-                return None
+            if instant > now and not outdated:
+                break
             if from_others:
                 heappop(others)
             else:
                 ascending.popleft()
             if not outdated:
-                return job
-        return None
+                if job.writer is None or job.writer is transaction:
+                    taken.append(job)
+                else:
+                    locked.append((instant, job))
+        for instant, job in locked:
+            self.put(instant, job)
+        return taken

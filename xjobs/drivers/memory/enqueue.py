@@ -30,9 +30,8 @@ def enqueue(
     """Twin of SQL_ENQUEUE."""
     made: dict[LiveKey, Job] = {}
     answers: list[tuple[Any, ...]] = []
-    for values in zip(
+    rows = zip(
         ids,
-        named,
         names,
         queues,
         inputs,
@@ -45,13 +44,14 @@ def enqueue(
         traceparents,
         enqueued_bys,
         strict=True,
-    ):
-        job_id, is_named, name, _, _, key, *_, tenant, _, _ = values
+    )
+    for is_named, row in zip(named, rows, strict=True):
+        job_id, name, key, tenant = row[0], row[1], row[4], row[9]
         live_key = (name, tenant or "", key)
         standing = _standing(session, job_id, is_named, live_key, made)
         if standing is None:
-            job = made[live_key] = _row(session.now, values)
-            answers.append((job.id, job.run_id, False))
+            job = made[live_key] = _row(session.now, *row)
+            answers.append((job_id, job.run_id, False))
         else:
             answers.append((standing.id, standing.run_id, True))
     for job in made.values():
@@ -78,22 +78,23 @@ def enqueue_one(
     """Twin of SQL_ENQUEUE_ONE."""
     if _standing(session, id, False, (name, tenant_id or "", idempotency_key), {}) is not None:
         return []
-    values = (
-        id,
-        None,
-        name,
-        queue,
-        input,
-        idempotency_key,
-        run_id,
-        max_attempts,
-        run_at,
-        delay,
-        tenant_id,
-        traceparent,
-        enqueued_by,
+    session.insert(
+        _row(
+            session.now,
+            id,
+            name,
+            queue,
+            input,
+            idempotency_key,
+            run_id,
+            max_attempts,
+            run_at,
+            delay,
+            tenant_id,
+            traceparent,
+            enqueued_by,
+        )
     )
-    session.insert(_row(session.now, values))
     return [(id,)]
 
 
@@ -101,9 +102,10 @@ def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey, ma
     """The row that answers in place of a new one."""
     store = session.store
     known = store.jobs.get(job_id.int)
-    seen = None if known is None else session.visible(known)
-    if named and seen is not None:
-        return seen
+    if named and known is not None:
+        seen = session.visible(known)
+        if seen is not None:
+            return seen
     holder = store.live.get(live_key)
     if holder is not None:
         session.wait_for_key(holder)
@@ -117,25 +119,34 @@ def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey, ma
     return sibling
 
 
-def _row(now: datetime, values: tuple[Any, ...]) -> Job:
+def _row(
+    now: datetime,
+    job_id: UUID,
+    name: str,
+    queue: str,
+    input_json: str,
+    idempotency_key: str,
+    run_id: UUID,
+    max_attempts: int,
+    run_at: datetime | None,
+    delay: timedelta | None,
+    tenant_id: str | None,
+    traceparent: str | None,
+    enqueued_by: str | None,
+) -> Job:
     job = Job()
-    (
-        job.id,
-        _,
-        job.name,
-        job.queue,
-        job.input,
-        job.idempotency_key,
-        job.run_id,
-        job.max_attempts,
-        run_at,
-        delay,
-        job.tenant_id,
-        job.traceparent,
-        job.enqueued_by,
-    ) = values
-    job.run_at = run_at if run_at is not None else now if delay is None else now + delay
-    job.state = "delayed" if job.run_at > now else "ready"
+    job.id = job_id
+    job.name = name
+    job.queue = queue
+    job.input = input_json
+    job.idempotency_key = idempotency_key
+    job.run_id = run_id
+    job.max_attempts = max_attempts
+    job.run_at = due_at = run_at if run_at is not None else now if delay is None else now + delay
+    job.state = "delayed" if due_at > now else "ready"
+    job.tenant_id = tenant_id
+    job.traceparent = traceparent
+    job.enqueued_by = enqueued_by
     job.created_at = job.updated_at = now
     job.attempt = job.claims = 0
     job.visible_at = job.claimed_by = job.last_error = job.last_error_stack = job.progress = None

@@ -23,14 +23,16 @@ def ack(
     held = held_claims(session, ids, worker_id, claims, durations_ms)
     counters = session.counters({job.name for job, _ in held}) if counted else {}
     for job, duration_ms in held:
-        session.keep(job)
+        if session.transaction is not None:
+            session.keep(job)
         job.state = "done"
         job.visible_at = job.claimed_by = job.entry = None
         job.updated_at = session.now
         session.free_key(job)
         if counted:
             counter = counters[job.name]
-            session.keep(counter)
+            if session.transaction is not None:
+                session.keep(counter)
             counter.done += 1
             counter.duration_ms += duration_ms
     return [(job.id,) for job, _ in held]
@@ -92,11 +94,11 @@ def held_claims(
     jobs = session.store.jobs
     for job_id, claim, outcome in zip(ids, claims, given, strict=True):
         job = jobs.get(job_id.int)
-        seen = None if job is None else session.visible(job)
-        if job is None or seen is None:
+        if job is None:
             continue
-        if seen.state == "running" and seen.claimed_by == worker_id and seen.claims == claim:
-            if session.locked(job):
+        seen = job if job.writer is None else session.visible(job)
+        if seen is not None and seen.claims == claim and seen.state == "running" and seen.claimed_by == worker_id:
+            if job.writer is not None:
                 session.wait_for(job, f"job {job_id}")
             held.append((job, outcome))
     if len(held) > 1:

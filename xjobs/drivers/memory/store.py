@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
@@ -166,8 +167,8 @@ class Store:
             # Rows whose open transaction has freed their key: it is not free for others before that commits.
             self.freeing: dict[LiveKey, Job] = {}
             # By queue: what waits for its `run_at`, and what runs by the end of its lease.
-            self.waiting: dict[str, Due] = {}
-            self.running: dict[str, Due] = {}
+            self.waiting: defaultdict[str, Due] = defaultdict(Due)
+            self.running: defaultdict[str, Due] = defaultdict(Due)
             self.counters: dict[CounterKey, Counter] = {}
             self.pauses: dict[PauseKey, Pause] = {}
             # Steps by run and name, those that wait for an event besides, and events by name and id.
@@ -187,9 +188,9 @@ class Store:
     def order(self, job: Job) -> None:
         """Give a row its place among those that are due at some time."""
         if job.state in _WAITING:
-            _of_queue(self.waiting, job.queue).put(job.run_at, job)
+            self.waiting[job.queue].put(job.run_at, job)
         elif job.state == "running" and job.visible_at is not None:
-            _of_queue(self.running, job.queue).put(job.visible_at, job)
+            self.running[job.queue].put(job.visible_at, job)
         else:
             job.entry = None
 
@@ -207,15 +208,8 @@ class Store:
         return start
 
 
-def _of_queue(index: dict[str, Due], queue: str) -> Due:
-    due = index.get(queue)
-    if due is None:
-        due = index[queue] = Due()
-    return due
-
-
 class Session:
-    """What one statement works with: the tables as its transaction sees them, and one present instant."""
+    """What a statement works with: the tables as its transaction sees them, and one present instant."""
 
     __slots__ = ("now", "store", "transaction")
 
@@ -257,13 +251,18 @@ class Session:
 
     def insert(self, job: Job) -> None:
         """Add a row; one with its id that this transaction has deleted stays what others see."""
-        deleted = self.store.jobs.get(job.id.int)
-        self._insert(self.store.jobs, job.id.int, job)
-        if deleted is not None:
-            job.before, deleted.before = deleted.before, None
-        if self.store.runs is not None:
-            self.store.runs.setdefault(job.run_id, []).append(job)
-        self.store.index(job)
+        store, number = self.store, job.id.int
+        if self.transaction is None:
+            store.jobs[number] = job
+        else:
+            deleted = store.jobs.get(number)
+            self._insert(store.jobs, number, job)
+            if deleted is not None:
+                job.before, deleted.before = deleted.before, None
+        if store.runs is not None:
+            store.runs.setdefault(job.run_id, []).append(job)
+        store.live[job.live_key] = job
+        store.waiting[job.queue].put(job.run_at, job)
 
     def delete(self, job: Job) -> None:
         """Delete a row that this session may write."""
@@ -348,9 +347,11 @@ class Session:
 
     def free_key(self, job: Job) -> None:
         """Free the key of a row that is no longer live; for others once the transaction has committed."""
+        store, key = self.store, job.live_key
         if self.transaction is not None:
-            self.store.freeing.setdefault(job.live_key, job)
-        self.store.forget_key(job)
+            store.freeing.setdefault(key, job)
+        if store.live.get(key) is job:
+            del store.live[key]
 
     def change(self, job: Job, **columns: Any) -> None:
         """Set columns of a row that this session may write."""
@@ -383,19 +384,21 @@ class Session:
             WouldBlock: another open transaction is counting there; no counter has been made then.
         """
         minute, counters = self.store.minute(self.now), self.store.counters
-        keys = [(job, MINUTE_MS, minute) for job in (sorted(jobs) if len(jobs) > 1 else jobs)]
-        for key in keys:
+        found: dict[str, Counter] = {}
+        missing: list[CounterKey] = []
+        for job in sorted(jobs) if len(jobs) > 1 else jobs:
+            key = job, MINUTE_MS, minute
             standing = counters.get(key)
-            if standing is not None:
-                self.wait_for(standing, f"the counters of {key[0]!r}")
-        return {key[0]: self._counter(key) for key in keys}
-
-    def _counter(self, key: CounterKey) -> Counter:
-        counter = self.store.counters.get(key)
-        if counter is None:
-            counter = Counter()
-            self._insert(self.store.counters, key, counter)
-        return counter
+            if standing is None:
+                missing.append(key)
+            else:
+                if standing.writer is not None:
+                    self.wait_for(standing, f"the counters of {job!r}")
+                found[job] = standing
+        for key in missing:
+            found[key[0]] = counter = Counter()
+            self._insert(counters, key, counter)
+        return found
 
 
 class Transaction:
