@@ -25,7 +25,7 @@ MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _HEADER = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
-_NULL = _LENGTH.pack(-1)
+_NULL, _SIXTEEN = _LENGTH.pack(-1), _LENGTH.pack(16)
 _CAST = re.compile(r"\$(\d+)::(\w+)\[\]")
 
 
@@ -61,7 +61,7 @@ _ELEMENTS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
     "int": ("int4", _fixed("i", int)),
     "bigint": ("int8", _fixed("q", int)),
     "text": ("text", _text),
-    "uuid": ("uuid", _fixed("16s", lambda element: element.bytes)),
+    "uuid": ("uuid", lambda element: _SIXTEEN + element.int.to_bytes(16, "big")),
     "timestamptz": ("timestamptz", _fixed("q", lambda element: (element - _EPOCH) // MICROSECOND)),
     "interval": ("interval", lambda element: _sized(interval(element))),
 }
@@ -77,9 +77,15 @@ def _dumper(name: str) -> type[Dumper]:
     def dump(_self: Dumper, elements: Sequence[Any]) -> Buffer:
         if not elements:
             return _HEADER.pack(0, 0, info.oid, 0, 0)[:12]
-        nulls = None in elements
-        body = [_NULL if element is None else encode(element) for element in elements]
-        return _HEADER.pack(1, nulls, info.oid, len(elements), 1) + b"".join(body)
+        first = elements[0]
+        # As names, queues and what nobody has set: one value for the whole batch.
+        if first == elements[-1] and elements.count(first) == len(elements):
+            nulls = first is None
+            body = (_NULL if nulls else encode(first)) * len(elements)
+        else:
+            nulls = None in elements
+            body = b"".join([_NULL if element is None else encode(element) for element in elements])
+        return _HEADER.pack(1, nulls, info.oid, len(elements), 1) + body
 
     return type(f"{name}_dumper", (Dumper,), {"format": pq.Format.BINARY, "oid": info.array_oid, "dump": dump})
 

@@ -123,9 +123,25 @@ async def _put(driver: Driver, calls: Sequence[Call], rows: Sequence[tuple[Any, 
 
 
 async def _insert(driver: Driver, calls: Sequence[Call], rows: Sequence[tuple[Any, ...]]) -> list[Enqueued]:
+    """Insert the rows; those that were not are answered by what holds their id or key, or None."""
     columns: dict[str, Any] = dict(zip(_ARRAYS, map(list, zip(*rows, strict=True)), strict=True))
     named = [call.options.id is not None for call in calls]
-    return [Enqueued._make(answer) for answer in await driver.run(sql.SQL_ENQUEUE, named=named, **columns)]
+    standing = await driver.run(sql.SQL_ENQUEUE, named=named, **columns)
+    answers = [Enqueued(row[0], row[5], False) for row in rows]
+    if standing:
+        places = {position - 1 for position, _, _ in standing}
+        made = {_live_key(rows[at]): answer for at, answer in enumerate(answers) if at not in places}
+        for position, job_id, run_id in standing:
+            row = rows[position - 1]
+            # A job of the same list has taken the key, unless the row with the given id was there before.
+            sibling = None if job_id == row[0] else made.get(_live_key(row))
+            found = Enqueued(job_id, run_id, True) if sibling is None else sibling._replace(deduped=True)
+            answers[position - 1] = found
+    return answers
+
+
+def _live_key(row: tuple[Any, ...]) -> tuple[str, str, str]:
+    return row[1], row[9] or "", row[4]
 
 
 async def _announce(calls: Sequence[Call], answers: Sequence[Enqueued]) -> None:

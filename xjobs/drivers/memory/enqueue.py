@@ -45,15 +45,16 @@ def enqueue(
         enqueued_bys,
         strict=True,
     )
-    for is_named, row in zip(named, rows, strict=True):
+    for position, (is_named, row) in enumerate(zip(named, rows, strict=True), 1):
         job_id, name, key, tenant = row[0], row[1], row[4], row[9]
         live_key = (name, tenant or "", key)
         standing = _standing(session, job_id, is_named, live_key, made)
         if standing is None:
-            job = made[live_key] = _row(session.now, *row)
-            answers.append((job_id, job.run_id, False))
+            made[live_key] = _row(session.now, *row)
+        elif made.get(live_key) is standing:
+            answers.append((position, None, None))
         else:
-            answers.append((standing.id, standing.run_id, True))
+            answers.append((position, standing.id, standing.run_id))
     for job in made.values():
         session.insert(job)
     return answers
