@@ -1,3 +1,5 @@
+-- What makes jobs due wakes the workers of their queues, as an enqueue does (enqueue.sql), but always.
+
 -- name: SQL_CANCEL (id, reason)
 -- A live job becomes cancelled, whoever runs it; answers the state that it was in, and the row when it moved.
 with found as (
@@ -47,12 +49,15 @@ with found as (
   delete from x_job_steps s
    using target t
    where s.run_id = t.run_id and (s.name = t.name or s.started_at > t.started_at)
+), woken as (
+  select pg_notify('x_jobs_wake', m.queue) from moved m
 )
 select f.state as was, f.holder, m.id, m.name, m.queue, m.state, m.input, m.idempotency_key, m.run_id, m.attempt,
        m.max_attempts, m.claims, m.run_at, m.visible_at, m.claimed_by, m.last_error, m.last_error_stack, m.tenant_id,
        m.created_at, m.updated_at, m.traceparent, m.enqueued_by, m.progress
   from found f
   left join moved m on m.id = f.id
+  left join woken on true
 
 -- name: SQL_PROMOTE (id)
 -- A job that waits for its instant becomes due now; answers the state that it was in, and the row when it moved.
@@ -66,12 +71,15 @@ with found as (
   returning j.id, j.name, j.queue, j.state, j.input, j.idempotency_key, j.run_id, j.attempt, j.max_attempts, j.claims,
             j.run_at, j.visible_at, j.claimed_by, j.last_error, j.last_error_stack, j.tenant_id, j.created_at,
             j.updated_at, j.traceparent, j.enqueued_by, j.progress
+), woken as (
+  select pg_notify('x_jobs_wake', m.queue) from moved m
 )
 select f.state as was, m.id, m.name, m.queue, m.state, m.input, m.idempotency_key, m.run_id, m.attempt, m.max_attempts,
        m.claims, m.run_at, m.visible_at, m.claimed_by, m.last_error, m.last_error_stack, m.tenant_id, m.created_at,
        m.updated_at, m.traceparent, m.enqueued_by, m.progress
   from found f
   left join moved m on m.id = f.id
+  left join woken on true
 
 -- name: SQL_REMOVE (id)
 -- A job that is not running is deleted, with the steps of its run when no other row of the run stands; answers the state that it was in, and the row when it went.
@@ -144,10 +152,13 @@ with free as (
   update x_jobs j
      set state = 'ready', attempt = 0, run_at = now(), visible_at = null, claimed_by = null, updated_at = now()
    where j.id = any(array(select h.id from held h))
-  returning j.id
+  returning j.id, j.queue
+), woken as (
+  select pg_notify('x_jobs_wake', q.queue) from (select distinct m.queue from moved m) q
 )
 select (select count(*) from moved) as affected,
        (select count(*) from free) - (select count(*) from moved) as remaining
+  from (select count(*) from woken) w
 
 -- name: SQL_PROMOTE_MANY (state, queue, name, tenant_id, limit)
 -- The oldest jobs of a state that match and wait for their instant become due now; answers how many did and how many still wait.
@@ -168,10 +179,13 @@ with matching as (
   update x_jobs j
      set state = 'ready', run_at = now(), updated_at = now()
    where j.id = any(array(select h.id from held h))
-  returning j.id
+  returning j.id, j.queue
+), woken as (
+  select pg_notify('x_jobs_wake', q.queue) from (select distinct m.queue from moved m) q
 )
 select (select count(*) from moved) as affected,
        (select count(*) from matching) - (select count(*) from moved) as remaining
+  from (select count(*) from woken) w
 
 -- name: SQL_REMOVE_MANY (state, queue, name, tenant_id, limit)
 -- The oldest jobs of a state that match and do not run are deleted, with the steps of runs of which no row stands; answers how many went and how many still match.
