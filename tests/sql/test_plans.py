@@ -146,6 +146,56 @@ def test_a_settle_looks_rows_up_by_their_ids_whatever_ran_when_statistics_were_t
     assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 100
 
 
+ENQUEUE = {
+    "SQL_ENQUEUE_ONE": "gen_random_uuid(), 'noop', 'a', '{}', 'k', gen_random_uuid(), 3, null, null, null, null, null",
+    "SQL_ENQUEUE": "array[gen_random_uuid()], '{false}', '{noop}', '{a}', array['{}'], '{k}',"
+    " array[gen_random_uuid()], '{3}', '{null}', '{null}', '{null}', '{null}', '{null}'",
+}
+
+
+@pytest.mark.parametrize("analysed", [True, False], ids=["analysed", "never analysed"])
+@pytest.mark.parametrize("name", ENQUEUE)
+def test_an_enqueue_asks_the_rows_of_the_present_slot_alone_whether_to_wake(
+    connection: psycopg.Connection[Any], name: str, analysed: bool
+) -> None:
+    fill(connection, [("ready", MANY, "0")])
+    connection.execute(
+        "update x_jobs set created_at = now() - id_place * interval '1 s' from (select id as of_id,"
+        " row_number() over (order by id) as id_place from x_jobs) o where id = o.of_id"
+    )
+    connection.execute("vacuum x_jobs")
+    if analysed:
+        connection.execute("analyze x_jobs")
+    plan(connection, statements()[name], ENQUEUE[name])
+    root = plan(connection, statements()[name], ENQUEUE[name])
+    probes = [n for n in nodes(root) if n.get("Index Name") == "x_jobs_created_idx" and n["Actual Loops"]]
+    assert [(n["Actual Rows"], n["Actual Loops"]) for n in probes] == [(0, 1)]
+    assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] < 120
+
+
+@pytest.mark.parametrize("name", ENQUEUE)
+def test_an_enqueue_in_a_busy_slot_reads_one_row_of_it(connection: psycopg.Connection[Any], name: str) -> None:
+    with connection.transaction(force_rollback=True):  # in which now() stands still
+        fill(connection, [("ready", FEW, "0")])
+        root = plan(connection, statements()[name], ENQUEUE[name])
+    probes = [n for n in nodes(root) if n.get("Index Name") == "x_jobs_created_idx" and n["Actual Loops"]]
+    assert [(n["Actual Rows"], n["Actual Loops"]) for n in probes] == [(1, 1)]
+
+
+@pytest.mark.parametrize("key", ["new", "old"])
+def test_a_bulk_enqueue_looks_for_holders_only_when_something_was_not_inserted(
+    connection: psycopg.Connection[Any], key: str
+) -> None:
+    connection.execute(
+        "insert into x_jobs (id, name, input, idempotency_key, run_id)"
+        " values (gen_random_uuid(), 'noop', '{}', 'old', gen_random_uuid())"
+    )
+    root = plan(connection, xjobs.sql.SQL_ENQUEUE, ENQUEUE["SQL_ENQUEUE"].replace("{k}", f"{{{key}}}"))
+    holder = [n for n in nodes(root) if n.get("Index Name") == "x_jobs_name_tenant_idempotency_live_idx"]
+    assert [n["Actual Loops"] for n in holder] == [0 if key == "new" else 1]
+    assert not [n for n in nodes(root) if n["Node Type"] == "Nested Loop" and n.get("Join Filter")]
+
+
 READS_THE_TABLE = {"SQL_REMOVE_MANY"}  # of any state but one, which no partial index is over; an operator's verb
 
 

@@ -99,12 +99,15 @@ def register(adapters: AdaptersMap) -> None:
 @cache
 def _wrappers(statement: Statement) -> tuple[type[Array] | None, ...]:
     casts = {int(number): _KINDS[kind] for number, kind in _CAST.findall(statement)}
-    return tuple(casts.get(number) for number in range(1, len(statement.parameters) + 1))
+    return tuple(casts.get(number) for number in range(1, len(statement.parameters) + 1)) if casts else ()
 
 
-def wrap(statement: Statement, values: Sequence[Any]) -> list[Any]:
+def wrap(statement: Statement, values: Sequence[Any]) -> Sequence[Any]:
     """The values of a statement with their lists marked by element type."""
+    kinds = _wrappers(statement)
+    if not kinds:
+        return values
     return [
         value if kind is None or value is None else kind(value)
-        for kind, value in zip(_wrappers(statement), values, strict=True)
+        for kind, value in zip(kinds, values, strict=True)
     ]

@@ -55,11 +55,18 @@ def connect(conninfo: str) -> Connection:
     return connection
 
 
-def fetch(connection: Connection, statement: Statement, values: tuple[Any, ...]) -> list[Row]:
-    """Run one statement on a connection and answer its rows, in binary form on the wire."""
-    with Cursor(connection) as cursor:
-        cursor.execute(statement.query, wrap(statement, values), binary=True)
-        return cursor.fetchall()
+def fetch(
+    connection: Connection, statement: Statement, values: tuple[Any, ...], cursor: Cursor | None = None
+) -> list[Row]:
+    """Run one statement on a connection and answer its rows, in binary form on the wire.
+
+    A cursor that is given is used again and again, which spares making one.
+    """
+    if cursor is None:
+        with Cursor(connection) as once:
+            return fetch(connection, statement, values, once)
+    cursor.execute(statement.query, wrap(statement, values), binary=True)
+    return cursor.fetchall()
 
 
 class PostgresDriver:
@@ -80,6 +87,7 @@ class PostgresDriver:
         self.before = before
         self._lock = threading.RLock()
         self._connection: Connection | None = None
+        self._cursor: Cursor | None = None
         self._pid = 0
 
     def connection(self) -> Connection:
@@ -91,6 +99,7 @@ class PostgresDriver:
         with self._lock:
             if self._connection is None or self._pid != os.getpid() or not still_open(self._connection):
                 self._connection, self._pid = connect(self.conninfo), os.getpid()
+                self._cursor = Cursor(self._connection)
             return self._connection
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
@@ -99,7 +108,8 @@ class PostgresDriver:
             self.before()
         # For the whole statement: the check of the connection would take in the answer that another thread waits for.
         with self._lock:
-            return run_again(self.connection(), statement, statement.bind(**parameters), self.conninfo)
+            connection = self.connection()
+            return run_again(connection, statement, statement.bind(**parameters), self.conninfo, self._cursor)
 
     async def run_script(self, text: str) -> None:
         """Run schema text in one transaction."""
@@ -111,7 +121,7 @@ class PostgresDriver:
         with self._lock:
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
-            self._connection = None
+            self._connection = self._cursor = None
 
 
 class PoolDriver:
@@ -211,12 +221,18 @@ def check_usable(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[A
         raise aborted()
 
 
-def run_again(connection: Connection, statement: Statement, values: tuple[Any, ...], conninfo: str) -> list[Row]:
+def run_again(
+    connection: Connection,
+    statement: Statement,
+    values: tuple[Any, ...],
+    conninfo: str,
+    cursor: Cursor | None = None,
+) -> list[Row]:
     """Run a statement that is a transaction of its own, again when a conflict took it back."""
     for tried in range(1, TRIES + 1):
         try:
             if connection.autocommit:
-                return fetch(connection, statement, values)
+                return fetch(connection, statement, values, cursor)
             with connection.transaction():  # a pool of the caller's, whose connections we have checked out
                 return fetch(connection, statement, values)
         except TAKEN_BACK as error:
