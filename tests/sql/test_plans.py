@@ -182,6 +182,17 @@ def test_an_enqueue_in_a_busy_slot_reads_one_row_of_it(connection: psycopg.Conne
     assert [(n["Actual Rows"], n["Actual Loops"]) for n in probes] == [(1, 1)]
 
 
+@pytest.mark.parametrize("rows", [1, 300], ids=["planned when empty", "planned when small"])
+def test_a_given_id_is_looked_up_and_not_the_whole_table(connection: psycopg.Connection[Any], rows: int) -> None:
+    """Statistics that are out of date had Postgres read every id into a hash."""
+    fill(connection, [("ready", rows, "0")])
+    connection.execute("vacuum analyze x_jobs")
+    values = ENQUEUE["SQL_ENQUEUE"].replace("{false}", "{true}")
+    root = plan(connection, xjobs.sql.SQL_ENQUEUE, values)
+    looked = [n for n in nodes(root) if n.get("Relation Name") == "x_jobs" and n["Node Type"] != "ModifyTable"]
+    assert {n["Index Name"] for n in looked if "Index Cond" not in n} == set()
+
+
 @pytest.mark.parametrize("key", ["new", "old"])
 def test_a_bulk_enqueue_looks_for_holders_only_when_something_was_not_inserted(
     connection: psycopg.Connection[Any], key: str

@@ -37,7 +37,7 @@ with made as (
          as g(id, named, name, queue, input, idempotency_key, run_id, max_attempts,
               run_at, delay, tenant_id, traceparent, enqueued_by)
    -- in the order of the arrays, as unnest answers them: the first of two equal keys wins
-   where not (g.named and exists (select from x_jobs k where k.id = g.id))
+   where not (g.named and (select k.id from x_jobs k where k.id = g.id limit 1) is not null)
   on conflict (name, (coalesce(tenant_id, '')), idempotency_key)
     where state in ('ready', 'delayed', 'running', 'suspended')
     do nothing
