@@ -10,6 +10,9 @@ from xjobs.errors import Error, JobTimeout
 
 Listener = Callable[[Error], object]
 
+_lock = threading.Lock()
+"""One for all signals: it is held for a moment, and a signal is made for every attempt."""
+
 
 class RunSignal:
     """The one signal of an attempt: its deadline, a cancel, a lost lease or slot, and a worker's cut-off all end here.
@@ -17,12 +20,11 @@ class RunSignal:
     Hosts stop it from any thread; step writes ask it before they write; bodies see it as `ctx.cancelled`.
     """
 
-    __slots__ = ("_clock", "_deadline", "_listeners", "_lock", "_reason", "_timeout")
+    __slots__ = ("_clock", "_deadline", "_listeners", "_reason", "_timeout")
 
     def __init__(self) -> None:
         self._reason: Error | None = None
-        self._lock = threading.Lock()
-        self._listeners: list[Listener] = []
+        self._listeners: tuple[Listener, ...] = ()
         self._clock: Callable[[], datetime] | None = None
         self._deadline: datetime | None = None
         self._timeout: timedelta | None = None
@@ -37,11 +39,11 @@ class RunSignal:
 
     def stop(self, reason: Error) -> bool:
         """Say that the run must stop; False when an earlier reason stands. Listeners are called in this thread."""
-        with self._lock:
+        with _lock:
             if self._reason is not None:
                 return False
             self._reason = reason
-            listeners, self._listeners = self._listeners, []
+            listeners, self._listeners = self._listeners, ()
         for listener in listeners:
             listener(reason)
         return True
@@ -61,9 +63,9 @@ class RunSignal:
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Have `listener` called once with the reason, at once when there is one; answers what ends that."""
-        with self._lock:
+        with _lock:
             if self._reason is None:
-                self._listeners.append(listener)
+                self._listeners = (*self._listeners, listener)
                 return lambda: self._forget(listener)
             reason = self._reason
         listener(reason)
@@ -76,9 +78,8 @@ class RunSignal:
             raise reason
 
     def _forget(self, listener: Listener) -> None:
-        with self._lock:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+        with _lock:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
 
 
 def overdue(timeout: timedelta | None, what: str = "the attempt") -> JobTimeout:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 from xjobs.records import ClaimedJob
@@ -27,9 +27,18 @@ def current() -> str | None:
     return _running.get()
 
 
-@contextmanager
-def attempt(job: ClaimedJob) -> Iterator[None]:
+_NOTHING = nullcontext()
+
+
+def attempt(job: ClaimedJob) -> AbstractContextManager[None]:
     """The surroundings in which a body runs: a span under the enqueuer's, where there are spans."""
+    if job.traceparent is None and _running.get() is None and "opentelemetry.trace" not in sys.modules:
+        return _NOTHING
+    return _traced(job)
+
+
+@contextmanager
+def _traced(job: ClaimedJob) -> Iterator[None]:
     token = _running.set(job.traceparent)
     try:
         if "opentelemetry.trace" in sys.modules:

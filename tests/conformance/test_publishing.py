@@ -99,12 +99,11 @@ async def test_an_aborted_transaction_is_refused(published_to: Any, queue: xjobs
     assert await queue.events() == []
 
 
+@pytest.mark.parametrize("published_to", ["blocking", "async"], indirect=True)
 async def test_workers_are_told_its_name_at_the_commit_when_a_run_waits_for_it(
     published_to: Any, queue: xjobs.AsyncQueue, drain_of: Any
 ) -> None:
-    kind, dsn, _ = published_to
-    if kind == "memory":
-        pytest.skip("capability: notifications are of Postgres")
+    _, dsn, _ = published_to
 
     @xjobs.job(key=xjobs.NO_KEY)
     async def waits(ctx: xjobs.AsyncContext) -> None:

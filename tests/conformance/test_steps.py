@@ -823,6 +823,20 @@ class TestRequeueFromStep:
         await drain()
         assert len(calls) == 6
 
+    async def test_one_that_began_at_the_same_instant_beside_it_is_kept(
+        self, store: Store, queue: xjobs.AsyncQueue, work: Work, clock: Clock, worker_id: str
+    ) -> None:
+        clock.freeze()
+        made = await work.aenqueue(n=1)
+        (job,) = (await queue.claim(queues=["default"], worker_id=worker_id)).jobs
+        for name in ("a", "b"):  # two logs know nothing of each other
+            log = StepLog(store.driver, job, worker_id=worker_id, signal=RunSignal(), clock=lambda: datetime.now(UTC))
+            log._records = {}
+            await log.run(name, produce(name))
+        await queue.ack([xjobs.Ack(job)], worker_id=worker_id)
+        await queue.requeue(made.id, from_step="a")
+        assert [record.name for record in await queue.steps(made.run_id)] == ["b"]
+
     async def test_a_refused_requeue_drops_nothing(
         self, queue: xjobs.AsyncQueue, drain: Drain, clock: Clock, declare: Any, tables: Tables
     ) -> None:

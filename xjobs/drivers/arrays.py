@@ -107,7 +107,4 @@ def wrap(statement: Statement, values: Sequence[Any]) -> Sequence[Any]:
     kinds = _wrappers(statement)
     if not kinds:
         return values
-    return [
-        value if kind is None or value is None else kind(value)
-        for kind, value in zip(kinds, values, strict=True)
-    ]
+    return [value if kind is None or value is None else kind(value) for kind, value in zip(kinds, values, strict=True)]

@@ -123,14 +123,17 @@ async def execute(
         enqueuing_job.reset(token)
         not_awaited = surroundings.log.end() if surroundings else None
     ran: tuple[str, ...] = ()
-    suspension = _suspension(error)
+    suspension = None if error is None else _suspension(error)
     if surroundings:
         await surroundings.progress.flush()
         ran = tuple(surroundings.log.ran)
         suspension = suspension or surroundings.log.suspension
-    attempt = _Attempt(job, handle, random, signal.reason)
-    ended = attempt.ended(error or not_awaited, suspension)
-    settlement = ended.settlement._replace(duration=timedelta(seconds=max(0.0, timer() - began)))
+    duration = timedelta(seconds=max(0.0, timer() - began))
+    reason = signal.reason
+    if error is None and suspension is None and reason is None and not_awaited is None:
+        return Execution(Ack(job, duration), "completed", started_at, None, None, None, result, values, ran)
+    ended = _Attempt(job, handle, random, reason).ended(error or not_awaited, suspension)
+    settlement = ended.settlement._replace(duration=duration)
     return ended._replace(settlement=settlement, started_at=started_at, result=result, values=values, steps=ran)
 
 

@@ -168,22 +168,25 @@ class _Drain:
             del setup.running[job.id]
         outcome = execution.outcome if landed or execution.outcome == "cancelled" else "unowned"
         self._note_run(job, handle, outcome, execution)
-        failed = await announce(job, handle, execution, call=setup.call) if landed else None
-        self._raise_from(job, execution)
-        self._raise_hook(failed)
+        told = landed and handle.ending_hook is not None
+        failed = await announce(job, handle, execution, call=setup.call) if told else None
+        if execution.error is not None:
+            self._raise_from(job, execution)
+        if failed is not None:
+            self._raise_hook(failed)
 
     def _note_run(self, job: ClaimedJob, handle: JobHandle[Any, Any, Any], outcome: str, ended: Execution) -> None:
         run = Run(
-            job=handle,
-            job_name=job.name,
-            job_id=job.id,
-            attempt=job.attempt,
-            outcome=outcome,
-            started_at=ended.started_at,
-            error=ended.error,
-            parent=self.parents.get(job.id),
-            steps=ended.steps,
-            stop_reason=ended.stop_reason,
+            handle,
+            job.name,
+            job.id,
+            job.attempt,
+            outcome,
+            ended.started_at,
+            ended.error,
+            self.parents.get(job.id) if self.parents else None,
+            ended.steps,
+            ended.stop_reason,
         )
         self.runs.append(run)
         self.setup.history.append(run)
