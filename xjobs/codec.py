@@ -12,19 +12,29 @@ order of jsonb (by length, then by bytes).
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import enum
 import inspect
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, time, timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
 from uuid import UUID
 
+from xjobs.arrival import check_arrival, naive_datetime
 from xjobs.errors import DeclarationInvalid, InputInvalid
+from xjobs.fields import (
+    extra_of,
+    is_model,
+    is_root_model,
+    is_unset,
+    leaf_of_model,
+    shape_of,
+)
+from xjobs.hints import has_fields, rebuild_other, settled
+from xjobs.refusals import explain, short
 
 MAX_DEPTH = 200
 """How deep input may nest; below the depth at which JSON readers give up."""
@@ -32,7 +42,7 @@ MAX_DEPTH = 200
 _INT_LOW, _INT_HIGH = -(2**63), 2**63 - 1
 _WHOLE_FLOATS = 1e16  # from here on every float is whole, and jsonb prints it as an integer
 
-_PLAIN = (str, int, float, bool, type(None), dict, list)
+_MINUTE = timedelta(minutes=1)
 
 
 class Codec:
@@ -83,12 +93,12 @@ class Codec:
         ordered = {name: values[name] for name in self._in_jsonb_order if name in values}
         if all(map(_is_plain, ordered.values())):
             return self._json.encode(ordered).decode(), self.decode(ordered)
-        lowering = _Lowering()
+        lowering = _Lowering(watches_keys=self._has_fields)
         lowered = {name: lowering.lower(value, f"input.{name}") for name, value in values.items()}
         rebuilt = self.decode(lowered)
         if lowering.changed_type:
             for name, value in values.items():
-                _check_same_type(value, rebuilt[name], f"input.{name}")
+                check_arrival(value, rebuilt[name], f"input.{name}")
         return self._json.encode(
             {name: lowered[name] for name in self._in_jsonb_order if name in values}
         ).decode(), rebuilt
@@ -100,12 +110,13 @@ class Codec:
             InputInvalid: the row's input does not fit the body as it is now declared; `path` names the place.
         """
         try:
-            record = self._convert(stored, self._record)
+            record = self._convert(stored, self._record, dec_hook=rebuild_other)
         except self._validation_error as problem:
-            text, _, place = str(problem).partition(" - at `")
-            path = f"input{place.rstrip('`')[1:]}" if place else "input"
+            path, text = explain(
+                problem, stored, lambda part: self._convert(part, self._record, dec_hook=rebuild_other)
+            )
             raise InputInvalid(
-                f"{path} of job {self.job!r}: {text[:1].lower()}{text[1:]}{_value_at(stored, path)}",
+                f"{path} of job {self.job!r}: {text}",
                 f"its parameters are {self._described()}",
                 path=path,
             ) from None
@@ -139,7 +150,7 @@ class Codec:
         return msgspec.json.Encoder()
 
     @cached_property
-    def _convert(self) -> Callable[[Any, Any], Any]:
+    def _convert(self) -> Callable[..., Any]:
         import msgspec
 
         return msgspec.convert
@@ -157,13 +168,17 @@ class Codec:
         return msgspec.ValidationError
 
     @cached_property
+    def _has_fields(self) -> bool:
+        return any(has_fields(self._hints.get(name, Any)) for name in self._names)
+
+    @cached_property
     def _record(self) -> type[Any]:
         """A struct with the body's parameters as fields: one conversion for the whole input."""
         import msgspec
 
         fields: list[Any] = []
         for name in self._names:
-            kind = _stable_type(self._hints.get(name, Any))
+            kind = settled(self._hints.get(name, Any))
             if name in self._defaults:
                 fields.append((name, kind, msgspec.field(default_factory=_constant(self._defaults[name]))))
             else:
@@ -171,6 +186,11 @@ class Codec:
         try:
             record = msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True)
             msgspec.json.Decoder(record)  # reports annotations that cannot be converted
+        except (NameError, AttributeError) as problem:
+            raise DeclarationInvalid(
+                f"a type inside a parameter of job {self.job!r} has an annotation that cannot be resolved: {problem}",
+                "import it at module level, not only under TYPE_CHECKING",
+            ) from None
         except (TypeError, ValueError, NotImplementedError) as problem:
             raise DeclarationInvalid(
                 f"job {self.job!r} has a parameter that input cannot be converted to: {problem}",
@@ -181,14 +201,6 @@ class Codec:
 
 def _constant(value: Any) -> Callable[[], Any]:
     return lambda: value
-
-
-def _stable_type(hint: Any) -> Any:
-    """The annotation itself, or the real class behind one that a frozen clock has put in its place."""
-    for real in (datetime, date):
-        if isinstance(hint, type) and hint is not real and issubclass(hint, real):
-            return next(base for base in hint.__mro__ if base.__module__ == "datetime")
-    return hint
 
 
 def _is_plain(value: Any) -> bool:
@@ -220,7 +232,7 @@ def to_json(value: Any, path: str) -> tuple[Any, str]:
     lowered = lowering.lower(value, path)
     if lowering.changed_type:
         try:
-            _check_same_type(value, lowered, path)
+            check_arrival(value, lowered, path)
         except InputInvalid as refused:
             plain = "give plain JSON values: text, numbers, booleans, None, lists, and dicts with text keys"
             raise InputInvalid(refused.fact, plain, **refused.data) from None
@@ -228,11 +240,18 @@ def to_json(value: Any, path: str) -> tuple[Any, str]:
 
 
 class _Lowering:
-    """One pass over a value. `changed_type` tells whether JSON alone would give back another type than it got."""
+    """One pass over a value.
 
-    def __init__(self) -> None:
+    Attributes:
+        changed_type: whether JSON alone may give back something else than it got: another type, or, where
+            `watches_keys` says that objects become ones with fields, fewer keys.
+    """
+
+    def __init__(self, *, watches_keys: bool = False) -> None:
         self.changed_type = False
+        self._watches_keys = watches_keys
         self._inside: list[int] = []
+        self._models = 0  # how many pydantic models are around
 
     def lower(self, value: Any, path: str) -> Any:
         kind = type(value)
@@ -245,6 +264,8 @@ class _Lowering:
         if kind is float:
             return _number(value, path)
         if kind is dict:
+            if self._watches_keys:
+                self.changed_type = True
             return self._object(value, path)
         if kind is list:
             return self._array(value, path)
@@ -292,9 +313,9 @@ class _Lowering:
         if isinstance(value, str):
             return _text(str.__str__(value), path)
         if isinstance(value, int):
-            return _whole(int(value), path)
+            return _whole(int.__int__(value), path)
         if isinstance(value, float):
-            return _number(float(value), path)
+            return _number(float.__float__(value), path)
         if isinstance(value, tuple | list):
             return self._array(value, path)
         if isinstance(value, set | frozenset):
@@ -304,27 +325,37 @@ class _Lowering:
         return self._fields(value, path)
 
     def _fields(self, value: Any, path: str) -> Any:
-        names = _field_names(value)
-        if names is None:
-            raise InputInvalid(
-                f"{path} is {_short(value)} of type {type(value).__name__}, which JSON cannot carry",
-                "pass its key, or a dataclass of plain values",
-                path=path,
-            )
-        return self._object({out: getattr(value, name) for name, out in names.items()}, path)
+        shape = shape_of(value)
+        if shape is None:
+            return self._unknown(value, path)
+        if is_model(type(value)):
+            return self._model(value, shape.names, path)
+        if shape.is_array:
+            values = [getattr(value, name) for name in shape.names]
+            return self._array([shape.tag[1], *values] if shape.tag else values, path)
+        fields = {out: getattr(value, name) for name, out in shape.names.items()}
+        tag = dict([shape.tag]) if shape.tag else {}
+        return self._object({**tag, **{name: item for name, item in fields.items() if not is_unset(item)}}, path)
 
+    def _model(self, value: Any, names: Mapping[str, str], path: str) -> Any:
+        self._models += 1
+        if is_root_model(type(value)):
+            lowered = self.lower(value.root, path)
+        else:
+            fields = {out: getattr(value, name) for name, out in names.items()}
+            lowered = self._object({**fields, **extra_of(value)}, path)
+        self._models -= 1
+        return lowered
 
-def _field_names(value: Any) -> dict[str, str] | None:
-    """Attribute and JSON names of the fields of a dataclass, a msgspec Struct or an attrs object; None for others."""
-    if isinstance(value, type):
-        return None
-    if dataclasses.is_dataclass(value):
-        return {f.name: f.name for f in dataclasses.fields(value)}
-    if hasattr(value, "__struct_encode_fields__"):
-        return dict(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True))
-    if hasattr(type(value), "__attrs_attrs__"):
-        return {a.name: a.name for a in type(value).__attrs_attrs__}
-    return None
+    def _unknown(self, value: Any, path: str) -> Any:
+        if self._models and not isinstance(value, bytes | bytearray):
+            with contextlib.suppress(ValueError):
+                return self.lower(leaf_of_model(value), path)
+        raise InputInvalid(
+            f"{path} is {short(value)} of type {type(value).__name__}, which JSON cannot carry",
+            "pass its key, or a dataclass of plain values",
+            path=path,
+        )
 
 
 def _text(value: str, path: str) -> str:
@@ -342,7 +373,7 @@ def _text(value: str, path: str) -> str:
 
 def _whole(value: int, path: str) -> int:
     if not _INT_LOW <= value <= _INT_HIGH:
-        raise InputInvalid(f"{path} is {_short(value)}, beyond 64 bits", "pass it as text", path=path)
+        raise InputInvalid(f"{path} is {short(value)}, beyond 64 bits", "pass it as text", path=path)
     return value
 
 
@@ -355,12 +386,17 @@ def _number(value: float, path: str) -> float | int:
 
 
 def _instant(value: datetime, path: str) -> str:
-    if value.utcoffset() is None:
-        raise InputInvalid(
-            f"{path} is the naive datetime {value.isoformat()}",
-            "attach its time zone, for example value.replace(tzinfo=UTC)",
-            path=path,
-        )
+    offset = value.utcoffset()
+    if offset is None:
+        raise naive_datetime(value, path)
+    if offset % _MINUTE:
+        # Local mean times, which zones have for the years before standard time. RFC 3339 has whole minutes only.
+        try:
+            value = value.astimezone(UTC)
+        except OverflowError:
+            raise InputInvalid(
+                f"{path} is {value!r}, which UTC cannot express", "pass an instant within its years", path=path
+            ) from None
     return value.isoformat()
 
 
@@ -390,20 +426,6 @@ _SCALARS: tuple[tuple[type, Callable[[Any, str], Any]], ...] = (
 )
 
 
-def _value_at(stored: Any, path: str) -> str:
-    """The value at a path, for a message; empty where the path leads nowhere."""
-    value = stored
-    for name, index in _STEP.findall(path.removeprefix("input")):
-        try:
-            value = value[name] if name else value[int(index)]
-        except (LookupError, TypeError):
-            return ""
-    return "" if isinstance(value, dict | list) else f", the value is {_short(value)}"
-
-
-_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-
-
 def _in_jsonb_order(values: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(values.items(), key=_jsonb_order)) if len(values) > 1 else values
 
@@ -411,37 +433,3 @@ def _in_jsonb_order(values: dict[str, Any]) -> dict[str, Any]:
 def _jsonb_order(item: tuple[str, Any]) -> tuple[int, bytes]:
     key = item[0].encode()
     return len(key), key
-
-
-def _check_same_type(given: Any, rebuilt: Any, path: str) -> None:
-    """Refuse a value that the body would receive as another type than the caller passed.
-
-    A tuple for an unannotated parameter would arrive as a list, a datetime as text: the annotation is what brings the
-    type back, so the error asks for it.
-    """
-    if not isinstance(given, type(rebuilt)) and not (isinstance(given, _PLAIN) and isinstance(rebuilt, type(given))):
-        if type(given) in _PLAIN:
-            return  # the annotation says what becomes of plain JSON values
-        raise InputInvalid(
-            f"{path} is {_short(given)} of type {type(given).__name__}, but would arrive as {type(rebuilt).__name__}",
-            f"annotate the parameter with {type(given).__name__}, or pass the plain value",
-            path=path,
-        )
-    if isinstance(given, list | tuple):
-        received: Any = rebuilt
-        pairs: Iterable[tuple[Any, Any]] = zip(given, received, strict=True)
-        for index, (before, after) in enumerate(pairs):
-            _check_same_type(before, after, f"{path}[{index}]")
-    elif isinstance(given, dict) and isinstance(rebuilt, dict):
-        after_by_key = dict(rebuilt)
-        for key, before in given.items():
-            if key in after_by_key:
-                _check_same_type(before, after_by_key[key], f"{path}.{key}")
-    elif (names := _field_names(given)) is not None:
-        for name in names:
-            _check_same_type(getattr(given, name), getattr(rebuilt, name), f"{path}.{name}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -292,10 +292,10 @@ def _read_signature(
     """The input parameters of a body, their resolved annotations, and whether it takes the context first."""
     try:
         hints = typing.get_type_hints(handle.body, include_extras=True)
-    except NameError as problem:
+    except (NameError, AttributeError, SyntaxError, TypeError) as problem:
         raise DeclarationInvalid(
             f"an annotation of job {handle.name!r} cannot be resolved: {problem}",
-            "import or define the type at module level, above the job",
+            "import or define the type at module level, above the job and not only under TYPE_CHECKING",
         ) from None
     parameters = dict(inspect.signature(handle.body).parameters)
     takes_context = False

@@ -7,15 +7,19 @@ import json
 from collections import OrderedDict, UserDict
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 from uuid import UUID
 
+import attrs
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
 import xjobs
 from xjobs.codec import MAX_DEPTH, Codec, lower
+
+if TYPE_CHECKING:
+    from somewhere import Hidden
 
 ID = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
 
@@ -239,3 +243,89 @@ def test_an_annotation_that_cannot_be_converted_is_a_fault_of_the_declaration() 
 
     with pytest.raises(xjobs.DeclarationInvalid, match="job 'odd'"):
         codec_of(odd).encode({"value": {}})
+
+
+class TestAnnotationsThatCannotBeResolved:
+    """Each is a fault of the declaration, said at the first moment that it can be known."""
+
+    @pytest.mark.parametrize(
+        ("annotation", "said"),
+        [
+            ("Hidden", "name 'Hidden' is not defined"),
+            ("list[Hidden]", "name 'Hidden' is not defined"),
+            ("datetime.Hidden", "has no attribute 'Hidden'"),
+            ("list[", "SyntaxError"),
+            ("Any()", "Any cannot be instantiated"),
+        ],
+    )
+    def test_of_a_parameter_at_the_declaration(self, annotation: str, said: str) -> None:
+        def odd(value: Any) -> None: ...
+
+        odd.__annotations__["value"] = annotation
+        with pytest.raises(xjobs.DeclarationInvalid, match="an annotation of job 'odd' cannot be resolved") as caught:
+            xjobs.job(key=xjobs.NO_KEY)(odd)
+        assert said == "SyntaxError" or said in str(caught.value)
+        assert "not only under TYPE_CHECKING" in caught.value.remedy
+
+    @pytest.mark.parametrize("kind", ["dataclass", "struct", "attrs", "TypedDict", "NamedTuple"])
+    def test_inside_a_type_at_the_first_call(self, kind: str) -> None:
+        def odd(value: Any) -> None: ...
+
+        odd.__annotations__["value"] = HIDING[kind]
+        with pytest.raises(xjobs.DeclarationInvalid, match=r"job 'odd'.* cannot be resolved: name 'Hidden'") as caught:
+            codec_of(odd).encode({"value": {}})
+        assert caught.value.remedy == "import it at module level, not only under TYPE_CHECKING"
+
+
+class HidingStruct(msgspec.Struct):
+    value: Hidden
+
+
+@attrs.define
+class HidingAttrs:
+    value: Hidden
+
+
+@dataclass
+class HidingDataclass:
+    value: Hidden
+
+
+class HidingDict(TypedDict):
+    value: Hidden
+
+
+class HidingTuple(NamedTuple):
+    value: Hidden
+
+
+HIDING = {
+    "dataclass": HidingDataclass,
+    "struct": HidingStruct,
+    "attrs": HidingAttrs,
+    "TypedDict": HidingDict,
+    "NamedTuple": HidingTuple,
+}
+
+
+class TestRefusalsNameTheKey:
+    @pytest.mark.parametrize("size", [1, 2, 3, 100])
+    def test_wherever_it_stands(self, size: int) -> None:
+        def work(value: dict[str, dict[str, int]]) -> None: ...
+
+        codec = codec_of(work)
+        for bad in {0, size // 2, size - 1}:
+            stored: dict[str, Any] = {f"k{n}": {"a.b": n, "": n} for n in range(size)}
+            stored[f"k{bad}"][""] = "x"
+            with pytest.raises(xjobs.InputInvalid) as caught:
+                codec.decode({"value": stored})
+            assert caught.value.path == f"input.value.k{bad}."
+            assert "expected `int`, got `str`, the value is 'x'" in str(caught.value)
+
+    def test_the_first_of_several(self) -> None:
+        def work(value: dict[str, int]) -> None: ...
+
+        stored = {"value": {"a": 1, "b": "x", "c": None, "d": 2}}
+        with pytest.raises(xjobs.InputInvalid, match=r"^input\.value\.b of job 'work': expected `int`, got `str`"):
+            codec_of(work).decode(stored)
+        assert stored == {"value": {"a": 1, "b": "x", "c": None, "d": 2}}
