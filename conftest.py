@@ -25,11 +25,11 @@ def _jobs_of_one_test() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def run(pytestconfig: pytest.Config) -> Runtime:
+def run(request: pytest.FixtureRequest) -> Runtime:
     """The plugin's own server and databases for this run, whatever backends the run was asked for."""
     from pytest_xjobs.runtime import runtime
 
-    return runtime(pytestconfig)
+    return runtime(request)
 
 
 @pytest.fixture(scope="session")

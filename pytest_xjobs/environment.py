@@ -14,6 +14,7 @@ import pytest
 
 from pytest_xjobs.clock import Clock
 from pytest_xjobs.plugin import OPTIONS
+from pytest_xjobs.provision.waiting import seconds
 from xjobs import registry
 from xjobs.queue import Drivers
 
@@ -112,7 +113,7 @@ def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]
     from pytest_xjobs.leaks import leaked_transactions
     from pytest_xjobs.runtime import runtime
 
-    run = runtime(request.config)
+    run = runtime(request)
     own = _isolation(request) == "database"
     place = run.own() if own else run.shared()
     try:
@@ -149,8 +150,8 @@ def _end_leaked_transactions(place: Place) -> None:
     from pytest_xjobs.leaks import leaked_transactions, terminate
 
     leaks = leaked_transactions(place.control)
-    deadline = time.monotonic() + _GONE_WITHIN
-    while leaks and time.monotonic() < deadline:
+    deadline = seconds() + _GONE_WITHIN
+    while leaks and seconds() < deadline:
         # A connection that was closed a moment ago may still be listed: its backend ends by itself.
         time.sleep(_GONE_WITHIN / 20)
         leaks = leaked_transactions(place.control)

@@ -93,8 +93,8 @@ def xjobs_dsn(xjobs_environment: Environment) -> str:
 
 
 @pytest.fixture(scope="session")
-def xjobs_server(pytestconfig: pytest.Config) -> ServerProcess:
+def xjobs_server(request: pytest.FixtureRequest) -> ServerProcess:
     """The run's Postgres server, for pytest-postgresql: `factories.postgresql("xjobs_server")` clones its template."""
     from pytest_xjobs.runtime import runtime
 
-    return runtime(pytestconfig).process()
+    return runtime(request).process()

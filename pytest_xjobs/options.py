@@ -16,6 +16,7 @@ import pytest
 T = TypeVar("T")
 
 BACKENDS = ("memory", "pg")
+_FIXTURE = "fixture:"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class Options:
     keep: Setting[tuple[str, ...]]
     seed: Setting[int]
     drain_budget: Setting[int]
+
+    @property
+    def server_fixture(self) -> str | None:
+        """The session fixture of pytest-postgresql that gives the server, where `dsn` names one."""
+        dsn = self.dsn.value or ""
+        return dsn.removeprefix(_FIXTURE) if dsn.startswith(_FIXTURE) else None
 
     @property
     def is_default(self) -> bool:
@@ -119,7 +126,12 @@ _SEED, _BUDGET = _COUNTS = (_count(0), _count(1))
 # Name, metavar, help and parser of every option with a value.
 _VALUED: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("backend", "memory,pg", "the backends that each test runs on", _backends),
-    ("dsn", "DSN", "an existing Postgres server to make the test database on", str),
+    (
+        "dsn",
+        "DSN",
+        "an existing Postgres server to make the test database on, or fixture:NAME of pytest-postgresql",
+        str,
+    ),
     (
         "isolation",
         "delete|database",

@@ -86,10 +86,10 @@ def pytest_configure_node(node: Any) -> None:
     """With xdist: start the one server in the controller and tell the worker where it is."""
     options = node.config.stash[OPTIONS]
     node.workerinput["xjobs_seed"] = options.seed.value
-    if "pg" in options.backends.value:
+    if "pg" in options.backends.value and options.server_fixture is None:  # which each worker has its own of
         from pytest_xjobs.runtime import runtime
 
-        node.workerinput["xjobs_server"] = runtime(node.config).handover()
+        node.workerinput["xjobs_server"] = runtime(node).handover()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import psycopg
 import pytest
@@ -11,9 +13,10 @@ from psycopg.conninfo import make_conninfo
 
 from pytest_xjobs.clock import SEARCH_PATH, install_time
 from pytest_xjobs.databases import RunDatabases
-from pytest_xjobs.options import Options, Setting
+from pytest_xjobs.options import Options
 from pytest_xjobs.plugin import OPTIONS, RUNTIME
 from pytest_xjobs.provision import Cluster, Existing, PostgresNotFound, Server, ServerError, find_binaries
+from pytest_xjobs.provision.url import libpq_url
 from pytest_xjobs.reset import KEPT_TABLES, Database
 from xjobs.drivers.async_postgres import AsyncPostgresDriver
 from xjobs.drivers.postgres import PostgresDriver
@@ -23,12 +26,12 @@ from xjobs.sql import SQL_JOBS_TABLE
 class Runtime:
     """The server and databases of this process's part of the run, opened as they are needed."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, asker: Asker) -> None:
+        self._config = config = asker.config
         self._options: Options = config.stash[OPTIONS]
         given: dict[str, Any] | None = getattr(config, "workerinput", {}).get("xjobs_server")
         if given is None:
-            self.server: Server = find_server(config, self._options.dsn)
+            self.server: Server = find_server(asker, self._options)
             self._databases = RunDatabases.start(self.server)
             self._databases.sweep()
         else:
@@ -79,10 +82,11 @@ class Runtime:
         )
 
     def close(self) -> None:
-        """End connections, drop databases, stop the server."""
+        """End connections, drop databases, stop the server; nothing happens the second time."""
+        shared, self._shared = self._shared, None
         try:
-            if self._shared is not None:
-                self._shared.close()
+            if shared is not None:
+                shared.close()
             self._databases.close()
         finally:
             self.server.stop()
@@ -149,15 +153,28 @@ class Place:
 _REFUSED = pytest.StashKey[str]()
 
 
-def runtime(config: pytest.Config) -> Runtime:
+class Asker(Protocol):
+    """Who asks for the runtime: a fixture's request, or xdist's controller for a node."""
+
+    @property
+    def config(self) -> pytest.Config:
+        """The run's configuration."""
+        ...
+
+
+def runtime(asker: Asker) -> Runtime:
     """The runtime of this process, made at the first call.
 
     Raises:
         pytest.UsageError: there is no server; found out once, since each attempt may take seconds.
     """
+    config = asker.config
     if RUNTIME not in config.stash and _REFUSED not in config.stash:
         try:
-            config.stash[RUNTIME] = Runtime(config)
+            config.stash[RUNTIME] = made = Runtime(asker)
+            if isinstance(asker, pytest.FixtureRequest):
+                # Before a server that is a fixture ends.
+                asker.session.addfinalizer(made.close)
         except (PostgresNotFound, ServerError) as problem:
             config.stash[_REFUSED] = f"xjobs: {problem}"
     if _REFUSED in config.stash:
@@ -165,19 +182,46 @@ def runtime(config: pytest.Config) -> Runtime:
     return config.stash[RUNTIME]
 
 
-def find_server(config: pytest.Config, dsn: Setting[str | None]) -> Server:
+def find_server(asker: Asker, options: Options) -> Server:
     """The server to use: the one given, pytest-postgresql's, or one of our own from what is installed.
 
     Raises:
+        pytest.UsageError: the fixture that is to give it does not exist, or gives something else.
         ServerUnreachable: the one given does not answer.
         PostgresNotFound: nothing is given and nothing is installed.
     """
+    config, dsn = asker.config, options.dsn
+    if options.server_fixture is not None:
+        return _server_of_fixture(asker, options.server_fixture)
     if dsn.value is not None:
         return Existing.from_dsn(dsn.value, source=_DSN_SOURCES[dsn.source])
     host, executable = _set_for_postgresql(config, "host"), _set_for_postgresql(config, "exec")
     if host is not None:
         return Existing.from_dsn(_postgresql_dsn(config, host), source="pytest-postgresql's settings")
-    return Cluster.start(find_binaries(explicit=executable and executable.rpartition("/")[0]))
+    # A name without a directory is looked up as pytest-postgresql does.
+    found = executable and (shutil.which(executable) or executable)
+    return Cluster.start(find_binaries(explicit=found and str(Path(found).parent)))
+
+
+def _server_of_fixture(asker: Any, name: str) -> Server:
+    try:
+        process = asker.getfixturevalue(name)
+    except pytest.FixtureLookupError:
+        raise pytest.UsageError(
+            f"xjobs: the dsn names the fixture {name!r}, which does not exist: name a session fixture of"
+            " pytest-postgresql, such as fixture:postgresql_proc"
+        ) from None
+    try:
+        parameters = {key: str(getattr(process, key) or "") for key in ("host", "port", "user", "password")}
+    except AttributeError as problem:
+        raise pytest.UsageError(
+            f"xjobs: the fixture {name!r} that the dsn names gives a {type(process).__name__}, which is no server"
+            f" ({problem}): name a session fixture of pytest-postgresql, such as fixture:postgresql_proc"
+        ) from None
+    parameters["dbname"] = getattr(process, "maintenance_dbname", None) or "postgres"
+    return Existing.from_dsn(
+        libpq_url({key: value for key, value in parameters.items() if value}), source=f"fixture {name}"
+    )
 
 
 _DSN_SOURCES = {"command line": "--xjobs-dsn", "environment": "XJOBS_DSN", "ini": "the ini file's xjobs_dsn"}

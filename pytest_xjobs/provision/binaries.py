@@ -76,7 +76,7 @@ def find_binaries(
                 return Binaries(directory, source)
         looked.append(place)
         if source in ("postgresql_exec", "XJOBS_PG_BIN"):
-            break
+            raise PostgresNotFound(looked, source)
     raise PostgresNotFound(looked)
 
 
@@ -85,9 +85,9 @@ def _places(
 ) -> Iterator[tuple[str, str, Iterable[Path]]]:
     """Each place as (source, description, directories), best first; work is done only for those asked for."""
     if explicit:
-        yield "postgresql_exec", f"postgresql_exec: {explicit}", [Path(explicit)]
+        yield "postgresql_exec", f"postgresql_exec: {explicit}", [Path(explicit).absolute()]
     if named := environ.get("XJOBS_PG_BIN"):
-        yield "XJOBS_PG_BIN", f"XJOBS_PG_BIN: {named}", [Path(named)]
+        yield "XJOBS_PG_BIN", f"XJOBS_PG_BIN: {named}", [Path(named).absolute()]
     yield "installed", f"installed packages: {', '.join(installed)}", _newest(installed)
     yield "pg_config", *_asked_of_pg_config(environ)
     path = environ.get("PATH", "")

