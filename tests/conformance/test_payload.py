@@ -394,6 +394,10 @@ class Login(pydantic.BaseModel):
     password: pydantic.SecretStr
 
 
+class Blob(pydantic.BaseModel):
+    data: bytes
+
+
 def with_note(model: Open) -> Open:
     model._note = "lost"
     return model
@@ -462,6 +466,7 @@ REFUSED: dict[str, tuple[Any, Callable[[], Any], str]] = {
     "nan of a struct": (Position, lambda: Cat(float("nan")), "input.value.lives"),  # type: ignore[arg-type]
     "pydantic naive": (Any, lambda: Open.model_validate({"x": 1, "at": datetime(2024, 1, 1)}), "input.value.at"),  # noqa: DTZ001
     "pydantic bytes": (Open, lambda: Open.model_validate({"x": 1, "b": [b"x"]}), "input.value.b[0]"),
+    "pydantic bytes by annotation": (Blob, lambda: Blob(data=b"x"), "input.value.data"),
     "pydantic nan": (Open, lambda: Open.model_validate({"x": 1, "n": float("nan")}), "input.value.n"),
     "pydantic int key": (Open, lambda: Open.model_validate({"x": 1, "d": {1: 2}}), "input.value.d"),
     "pydantic type lost": (Open, lambda: Open.model_validate({"x": 1, "d": date(2024, 1, 2)}), "input.value.d"),
