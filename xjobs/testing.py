@@ -11,12 +11,13 @@ from xjobs import sql
 from xjobs.bridge import run_sync
 from xjobs.clocks import process_time
 from xjobs.context import AsyncContext, Context
+from xjobs.drivers.base import Driver
 from xjobs.errors import JobTimeout
 from xjobs.ids import new_id
 from xjobs.operations.claim import take
 from xjobs.operations.progress import Progress
 from xjobs.operations.steps import StepLog, Suspended
-from xjobs.records import Event
+from xjobs.records import ClaimedJob, Event
 from xjobs.signals import RunSignal
 
 __all__ = ["async_context", "context"]
@@ -75,27 +76,28 @@ class _AloneLog(StepLog):
 
 
 def _filled(events: Mapping[str, Any] | None, fields: _Fields) -> Any:
-    given: _Fields = {"job_id": new_id(), "run_id": new_id(), "attempt": 1, "max_attempts": 3, **fields}
+    job_id, run_id = fields.get("job_id") or new_id(), fields.get("run_id") or new_id()
+    given: _Fields = {"attempt": 1, "max_attempts": 3, **fields, "job_id": job_id, "run_id": run_id}
     signal = RunSignal()
-    driver, job = _claimed(given)
+    driver, job = _claimed(job_id, run_id)
     log = _AloneLog(driver, job, worker_id=_WORKER, signal=signal, clock=process_time)
     log.events = events or {}
     reporter = Progress(driver, job, worker_id=_WORKER, signal=signal, clock=process_time)
     return {**given, "signal": signal, "log": log, "reporter": reporter}
 
 
-def _claimed(given: _Fields) -> Any:
+def _claimed(job_id: UUID, run_id: UUID) -> tuple[Driver, ClaimedJob]:
     """A claimed job in a memory of its own, for the log to write to."""
     from xjobs.drivers.memory import MemoryDriver
 
     driver = MemoryDriver()
     row = {
-        "id": given["job_id"],
+        "id": job_id,
         "name": "body",
         "queue": "default",
         "input": "{}",
         "idempotency_key": "body",
-        "run_id": given["run_id"],
+        "run_id": run_id,
         "max_attempts": 2**31 - 1,
         "run_at": None,
         "delay": None,

@@ -132,7 +132,7 @@ async def _insert(driver: Driver, calls: Sequence[Call], rows: Sequence[tuple[An
         places = {position - 1 for position, _, _ in standing}
         made = {_live_key(rows[at]): answer for at, answer in enumerate(answers) if at not in places}
         for position, job_id, run_id in standing:
-            row = rows[position - 1]
+            row: tuple[Any, ...] = rows[int(position) - 1]
             # A job of the same list has taken the key, unless the row with the given id was there before.
             sibling = None if job_id == row[0] else made.get(_live_key(row))
             found = Enqueued(job_id, run_id, True) if sibling is None else sibling._replace(deduped=True)
