@@ -131,6 +131,20 @@ class TestEveryDriver:
         assert [counter[3] for counter in tables.counters()] == [1]
         assert await queue.nack([xjobs.Nack(job)], worker_id="w") == set()
 
+    @pytest.mark.parametrize("ending", ["commit", "rollback"])
+    async def test_a_claim_keeps_what_it_looked_at_beyond_its_limit(
+        self, store: Store, queue: xjobs.AsyncQueue, work: Work, ending: str
+    ) -> None:
+        """Of two queues it locks up to the limit in each, and takes the limit in all."""
+        made = [await work.using(queue=name).aenqueue(n=1 + at) for at, name in enumerate("ab")]
+        other = await store.begin()
+        claimed = await other.queue.claim(queues=["a", "b"], worker_id="w", limit=1)
+        assert [job.id for job in claimed.jobs] == [made[0].id]
+        assert (await queue.claim(queues=["a", "b"], worker_id="v", limit=9)).jobs == []
+        await getattr(other, ending)()
+        jobs = (await queue.claim(queues=["a", "b"], worker_id="v", limit=9)).jobs
+        assert [job.id for job in jobs] == [answer.id for answer in made[ending == "commit" :]]
+
     async def test_other_keys_do_not_wait(self, store: Store, work: Work) -> None:
         first, second = await store.begin(), await store.begin()
         await first.queue.enqueue(work.call(n=1))

@@ -79,6 +79,7 @@ def _found(session: Session, queues: Sequence[str], limit: int) -> list[Job]:
     if not in_order:
         found.sort(key=_order)
         for job in found[limit:]:
+            session.hold(job)  # Postgres locks up to `limit` rows of each arm, and takes `limit` of them in all
             store.order(job)
         del found[limit:]
     return found
