@@ -1,4 +1,4 @@
-"""The stores under test, and what no operation does (yet): reading whole tables, pausing, writing a row's columns."""
+"""The stores under test, and what no operation does: reading whole tables, writing rows and pauses directly."""
 
 from __future__ import annotations
 
@@ -81,6 +81,10 @@ class Tables(Protocol):
         """Set columns of one row."""
         ...
 
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Add jobs, each with every column."""
+        ...
+
 
 class MemoryTables:
     def __init__(self, driver: MemoryDriver) -> None:
@@ -139,6 +143,14 @@ class MemoryTables:
         columns = {name: json.dumps(value) if name in _JSON else value for name, value in columns.items()}
         Session(self._store, None).change(self._store.jobs[id.int], **columns)
 
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            job = Job()
+            for name in COLUMNS:
+                value = row[name]
+                setattr(job, name, json.dumps(value) if name in _JSON and value is not None else value)
+            Session(self._store, None).insert(job)
+
 
 class PostgresTables:
     def __init__(self, control: psycopg.Connection[Any]) -> None:
@@ -181,6 +193,13 @@ class PostgresTables:
         self._control.execute(
             f"update x_jobs set {assignments}, updated_at = now() where id = %s",  # type: ignore[arg-type]
             [*columns.values(), id],
+        )
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        columns = ", ".join(COLUMNS)
+        self._control.execute(
+            f"insert into x_jobs ({columns}) select {columns} from jsonb_populate_recordset(null::x_jobs, %s)",
+            [Jsonb(rows, dumps=lambda value: json.dumps(value, default=str))],
         )
 
 
