@@ -1,0 +1,325 @@
+"""Faults to plant, one at a time, in a twin or in a statement: what the state machine must be able to find.
+
+A fault in a twin makes a faulty twin of the real one, mostly by other arguments, another answer or an undone change. A
+fault in a statement is another text in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from xjobs import sql
+from xjobs.drivers.memory import TWINS, Twin, operate
+from xjobs.drivers.memory.store import Job, Session
+from xjobs.sql import Statement
+from xjobs.states import FINISHED
+
+Rows = list[tuple[Any, ...]]
+
+
+class Fault(NamedTuple):
+    """A fault in one statement: of a faulty twin, or of a piece of its text and what stands in its place."""
+
+    statement: str
+    twin: Callable[[Twin], Twin] | None = None
+    text: tuple[str, str] | None = None
+
+
+FAULTS: dict[str, Fault] = {}
+"""Every fault, by what is wrong."""
+
+
+def twin(statement: str, what: str) -> Callable[[Callable[..., Rows]], Callable[..., Rows]]:
+    """Enter a fault: a function that gets the real twin, the session and the parameters."""
+
+    def enter(faulty: Callable[..., Rows]) -> Callable[..., Rows]:
+        FAULTS[what] = Fault(statement, lambda real: lambda session, **parameters: faulty(real, session, **parameters))
+        return faulty
+
+    return enter
+
+
+RARE = frozenset(
+    {
+        "no name drops what is exhausted",
+        "a burial keeps the old stack",
+        "the claim ordinal is not fenced",
+        "an uncounted attempt goes below none",
+        "the lease stays",
+        "a job that is due already is promoted",
+        "the newest are cancelled first",
+        "of one key the newest is requeued",
+        "locked rows are waited for",
+        "the newest are answered and not the nearest",
+        "a second pause moves the instant",
+        "a remove leaves the steps",
+        "a claim buries an attempt late",
+        "a retry is not counted",
+        "the page begins with its cursor",
+    }
+)
+"""The faults that take more than some stories to find."""
+
+
+def text(statement: str, what: str, old: str, new: str) -> None:
+    """Enter a fault in the text of a statement."""
+    FAULTS[what] = Fault(statement, text=(old, new))
+
+
+@contextmanager
+def planted(fault: Fault) -> Iterator[None]:
+    """Have the fault for the length of a block."""
+    with pytest.MonkeyPatch.context() as patch:
+        if fault.twin is not None:
+            patch.setitem(TWINS, fault.statement, fault.twin(TWINS[fault.statement]))
+        if fault.text is not None:
+            right = getattr(sql, fault.statement)
+            wrong = str(right).replace(*fault.text, 1)
+            assert wrong != right, f"{fault.statement} does not hold {fault.text[0]!r}"
+            statement = Statement(wrong, right.name, right.parameters, right.guarantee)
+            # Who has the statement in hand sends the faulty text as well.
+            patch.setattr(right, "query", statement.query)
+        yield
+
+
+def _rows(session: Session, ids: Any) -> list[Job]:
+    return [job for job_id in ids if (job := session.store.jobs.get(job_id)) is not None]
+
+
+@twin("SQL_ENQUEUE", "many jobs share keys across tenants")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "tenant_ids": [None for _ in given["tenant_ids"]]})
+
+
+@twin("SQL_ENQUEUE", "a given id is not looked up")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    chosen = [job_id for job_id, named in zip(given["ids"], given["named"], strict=True) if named]
+    return [] if any(job_id in session.store.jobs for job_id in chosen) else real(session, **given)
+
+
+@twin("SQL_ENQUEUE_ONE", "a job that is due this instant is delayed")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    rows = real(session, **given)
+    for job in _rows(session, [row[0] for row in rows]):
+        if given["run_at"] == session.now:
+            job.state = "delayed"
+    return rows
+
+
+@twin("SQL_CLAIM", "a limit of zero takes one")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "limit": given["limit"] or 1})
+
+
+@twin("SQL_CLAIM", "no name drops what is exhausted")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "drop_exhausted": []})
+
+
+@twin("SQL_CLAIM", "a burial keeps the old stack")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    stacks = {job.id: job.last_error_stack for job in session.store.jobs.values()}
+    rows = real(session, **given)
+    for job in _rows(session, [row[0] for row in rows if row[3] != "running"]):
+        job.last_error_stack = stacks[job.id]
+    return rows
+
+
+@twin("SQL_CLAIM", "equal instants come in no order")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return sorted(real(session, **given), key=lambda row: (row[10], -row[0].int))
+
+
+@twin("SQL_ACK", "the claim ordinal is not fenced")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    current = {job.id: job.claims for job in session.store.jobs.values()}
+    claims = [current.get(job_id, claim) for job_id, claim in zip(given["ids"], given["claims"], strict=True)]
+    return real(session, **{**given, "claims": claims})
+
+
+@twin("SQL_ACK", "what is not counted is counted")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "counted": True})
+
+
+@twin("SQL_NACK", "a new error keeps the old stack when it has none")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    stacks = {job.id: job.last_error_stack for job in session.store.jobs.values()}
+    rows = real(session, **given)
+    for job in _rows(session, [row[0] for row in rows]):
+        job.last_error_stack = job.last_error_stack or stacks[job.id]
+    return rows
+
+
+@twin("SQL_NACK", "an uncounted attempt goes below none")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    attempts = {job.id: job.attempt for job in session.store.jobs.values()}
+    rows = real(session, **given)
+    counted = dict(zip(given["ids"], given["counted"], strict=True))
+    for job in _rows(session, [row[0] for row in rows]):
+        job.attempt = attempts[job.id] - (not counted[job.id])
+    return rows
+
+
+@twin("SQL_NACK", "an uncounted retry is counted")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    rows = real(session, **{**given, "counted": [True for _ in given["counted"]]})
+    counted = dict(zip(given["ids"], given["counted"], strict=True))
+    for job in _rows(session, [row[0] for row in rows]):
+        job.attempt = job.attempt if counted[job.id] else max(job.attempt - 1, 0)
+    return rows
+
+
+@twin("SQL_HEARTBEAT", "any worker renews")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    workers = [job.claimed_by for job in _rows(session, given["ids"][:1])]
+    return real(session, **{**given, "worker_id": workers[0] if workers and workers[0] else given["worker_id"]})
+
+
+@twin("SQL_CANCEL", "no reason clears the error")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return [(*row[:13], given["reason"] if row[1] else row[13], *row[14:]) for row in real(session, **given)]
+
+
+@twin("SQL_CANCEL", "the lease stays")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    leases = {job.id: job.visible_at for job in session.store.jobs.values()}
+    rows = real(session, **given)
+    for job in _rows(session, [row[1] for row in rows if row[1]]):
+        job.visible_at = leases[job.id]
+    return rows
+
+
+@twin("SQL_REQUEUE", "a key that a live job holds is answered by the job itself")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return [(row[0], row[1] and given["id"], *row[2:]) for row in real(session, **given)]
+
+
+@twin("SQL_REQUEUE", "the attempts stay")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    attempts = {job.id: job.attempt for job in session.store.jobs.values()}
+    rows = real(session, **given)
+    for job in _rows(session, [row[2] for row in rows if row[2]]):
+        job.attempt = attempts[job.id]
+    return rows
+
+
+@twin("SQL_PROMOTE", "a job that is due already is promoted")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    rows = real(session, **given)
+    job = session.store.jobs.get(given["id"])
+    if rows and rows[0][1] is None and job is not None and job.state == "delayed":
+        job.state = "ready"
+    return rows
+
+
+@twin("SQL_REMOVE", "a job of another's run is removed while it runs")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    job = session.store.jobs.get(given["id"])
+    if job is not None and job.state == "running" and not session.locked(job):
+        job.state = "ready"
+    return real(session, **given)
+
+
+@twin("SQL_CANCEL_MANY", "the newest are cancelled first")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    filters = (given["state"], given["queue"], given["name"], given["tenant_id"])
+    found = operate._matching(session, *filters, operate.LIVE)
+    found.reverse()
+    return operate._many(session, found, given["limit"], lambda job: operate._cancel(session, job, given["reason"]))
+
+
+@twin("SQL_REQUEUE_MANY", "of one key the newest is requeued")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    newest = {}
+    for job in operate._matching(session, given["state"], given["queue"], given["name"], given["tenant_id"], FINISHED):
+        if operate._holder(session, job) is None:
+            newest[job.live_key] = job
+    for job in list(newest.values())[: given["limit"]]:
+        operate._wait_for_key(session, job.live_key)
+    return operate._many(session, newest.values(), given["limit"], lambda job: operate._requeue(session, job))
+
+
+@twin("SQL_REQUEUE_MANY", "jobs whose key is held remain")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    filters = (given["state"], given["queue"], given["name"], given["tenant_id"])
+    held = sum(operate._holder(session, job) is not None for job in operate._matching(session, *filters, FINISHED))
+    return [(affected, remaining + held) for affected, remaining in real(session, **given)]
+
+
+@twin("SQL_PROMOTE_MANY", "due jobs remain")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    filters = (given["state"], given["queue"], given["name"], given["tenant_id"])
+    found = operate._matching(session, *filters, ("ready", "delayed"))
+    ((affected, _),) = real(session, **given)
+    return [(affected, len(found) - affected)]
+
+
+@twin("SQL_REMOVE_MANY", "locked rows are waited for")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    filters = (given["state"], given["queue"], given["name"], given["tenant_id"])
+    found = operate._matching(session, *filters, (given["state"],))
+    for job in found[: given["limit"]]:
+        session.wait_for(session.store.jobs[job.id], "a job")
+    return real(session, **given)
+
+
+@twin("SQL_JOB", "a row that is not committed is seen")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    job = session.store.jobs.get(given["id"])
+    return [] if job is None or job.gone else [operate.answer(job)]
+
+
+@twin("SQL_JOBS", "the page begins with its cursor")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    after = given["after_id"]
+    return real(session, **{**given, "after_id": after and type(after)(int=after.int + 1)})
+
+
+@twin("SQL_JOBS_BEFORE", "the newest are answered and not the nearest")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "limit": 1_000})[: given["limit"]]
+
+
+@twin("SQL_WAITING", "paused queues are not last")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    rows = real(session, **{**given, "limit": 1_000})
+    return sorted(rows, key=lambda row: (row[4], row[0]))[: given["limit"]]
+
+
+@twin("SQL_STATS", "what is due this instant is delayed")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    now = session.now
+    due = [job for job in session.store.jobs.values() if job.state in ("ready", "delayed") and job.run_at == now]
+    return [
+        (queue, ready - sum(job.queue == queue for job in due), delayed + sum(job.queue == queue for job in due), *rest)
+        for queue, ready, delayed, *rest in real(session, **given)
+    ]
+
+
+@twin("SQL_PAUSE", "a second pause moves the instant")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    rows = real(session, **given)
+    session.store.pauses[given["kind"], given["name"]].paused_at = session.now
+    return rows
+
+
+@twin("SQL_RESUME", "what was not paused is resumed")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **given) or [(given["name"],)]
+
+
+@twin("SQL_PAUSED", "schedules are listed among queues")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return sorted([row for kind in ("queue", "task") for row in real(session, kind=kind)])
+
+
+text("SQL_REMOVE", "a remove leaves the steps", "where s.run_id = g.run_id\n", "where s.run_id = g.id\n")
+text("SQL_REMOVE_MANY", "a bulk remove takes all steps of its runs", "and k.id <> all(", "and false and k.id <> all(")
+text("SQL_CLAIM", "a claim buries an attempt late", "j.attempt >= j.max_attempts", "j.attempt > j.max_attempts")
+text("SQL_NACK", "a retry is not counted", "(where h.state = 'ready')", "(where h.state = 'suspended')")
+text("SQL_ENQUEUE", "of many jobs those due this instant are delayed", "g.due_at > now()", "g.due_at >= now()")
