@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import xjobs
 from pytest_xjobs.queue import XjobsQueue
+from pytest_xjobs.runtime import Runtime
 
 
 @pytest.fixture
@@ -117,6 +118,20 @@ def test_a_core_connection_and_a_scoped_session(xjobs_queue: XjobsQueue, engine:
     session.commit()
     session.remove()
     xjobs_queue.assert_enqueued(work, count=2)
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_a_two_phase_transaction(xjobs_queue: XjobsQueue, run: Runtime, work: Work, ending: str) -> None:
+    """SQLAlchemy announces its end by events of their own: memory lost the job of one that had committed."""
+    engine = create_engine(run.shared().database.dsn.replace("postgresql://", "postgresql+psycopg://"))
+    with closing(engine.connect()) as connection:
+        for n in (1, 2):
+            transaction = connection.begin_twophase()
+            work.using(connection=connection).enqueue(n=n)
+            xjobs_queue.assert_not_enqueued(work.call(n=n))
+            getattr(transaction, ending)()
+        assert len(xjobs_queue.jobs()) == (2 if ending == "commit" else 0)
+    engine.dispose()
 
 
 def test_many_jobs_in_one_transaction(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:

@@ -119,8 +119,11 @@ def _listen(core: Connection) -> None:
     """
     for name, listener in (
         ("begin", _ended),
+        ("begin_twophase", _ended),
         ("rollback", _ended),
+        ("rollback_twophase", _ended),
         ("commit", _committing),
+        ("commit_twophase", _committing),
         ("before_execute", _savepoint),
     ):
         event.listen(core, name, listener)
@@ -128,11 +131,11 @@ def _listen(core: Connection) -> None:
         event.listen(core.engine, "handle_error", _failed)
 
 
-def _ended(core: Connection) -> None:
+def _ended(core: Connection, *_: Any) -> None:
     _followers[core].end()
 
 
-def _committing(core: Connection) -> None:
+def _committing(core: Connection, *_: Any) -> None:
     _followers[core].committing = True
 
 
