@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from random import Random
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,7 +13,6 @@ import xjobs
 from conformance.fixtures import Work
 from conformance.stores import BLOCKED, PostgresStore, Store, Tables, queue_on
 from pytest_xjobs.clock import Clock
-from xjobs.drivers.postgres import PostgresDriver
 from xjobs.states import ALL, FINISHED, LIVE
 
 HOUR = timedelta(hours=1)
@@ -27,15 +24,6 @@ FULL: dict[str, Any] = {
     "progress": {"done": 1},
 }
 """Columns that an operator's verb has to leave alone, or to set on purpose."""
-REFUSALS = (
-    xjobs.JobDuplicate,
-    xjobs.JobNotCancellable,
-    xjobs.JobNotFound,
-    xjobs.JobNotPromotable,
-    xjobs.JobNotRemovable,
-    xjobs.JobNotRequeueable,
-)
-
 Verb = Callable[..., Awaitable[xjobs.Bulk]]
 VERBS = ("cancel_many", "requeue_many", "promote_many", "remove_many")
 MOVABLE = {"cancel_many": "ready", "requeue_many": "dead", "promote_many": "delayed", "remove_many": "done"}
@@ -705,84 +693,3 @@ class TestSteps:
         await queue.cancel(made.id)
         assert (await queue.requeue(made.id)).run_id == made.run_id
         assert self._steps(postgres) == [(made.run_id, "one")]
-
-
-@pytest.mark.parametrize("postgres", ["blocking"], indirect=True)
-class TestSessionsAtOnce:
-    """Real sessions in threads, which settle and operate on the same jobs in any order."""
-
-    SESSIONS, STEPS, NAMES, KEYS = 8, 110, 6, 8
-
-    @pytest.fixture
-    def jobs(self) -> list[Work]:
-        def declare(name: str) -> Work:
-            @xjobs.job(key="{n}", name=name, retry=2)
-            def body(n: int) -> None: ...
-
-            return body
-
-        return [declare(f"job-{at}") for at in range(self.NAMES)]
-
-    @pytest.fixture
-    def seeds(self) -> Iterator[int]:
-        return iter(range(self.SESSIONS))
-
-    async def test_nothing_deadlocks_and_counters_are_what_the_settles_answered(
-        self, postgres: PostgresStore, jobs: list[Work], seeds: Iterator[int]
-    ) -> None:
-        async def act(queue: xjobs.AsyncQueue) -> list[tuple[str, str]]:
-            random = Random(next(seeds))
-            counted: list[tuple[str, str]] = []
-            for step in range(self.STEPS):
-                await self._work(queue, jobs, random, counted)
-                await self._operate(queue, random, step)
-            return counted
-
-        told = [row for rows in await postgres.at_once(self.SESSIONS, act) for row in rows]
-        columns = ("done", "retried", "failed", "dead")
-        expected = {(job.name, column): told.count((job.name, column)) for job in jobs for column in columns}
-        found = dict.fromkeys(expected, 0)
-        for name, _, _, *counts, _ in postgres.tables.counters():
-            for column, count in zip(columns, counts, strict=True):
-                found[name, column] += count
-        assert found == expected
-        assert min(sum(count for (_, of), count in found.items() if of == column) for column in columns) > 10
-        assert isinstance(postgres.driver, PostgresDriver)
-
-    async def _work(
-        self, queue: xjobs.AsyncQueue, jobs: list[Work], random: Random, counted: list[tuple[str, str]]
-    ) -> None:
-        calls = [
-            random.choice(jobs).using(delay=random.choice([0, 0, 3_600])).call(n=random.randrange(self.KEYS))
-            for _ in range(4)
-        ]
-        await queue.enqueue_many(calls)
-        worker_id = f"w{random.random()}"
-        claimed = await queue.claim(queues=["default"], worker_id=worker_id, limit=4, lease=3_600)
-        assert claimed.buried == []
-        random.shuffle(claimed.jobs)
-        half = len(claimed.jobs) // 2
-        acked = await queue.ack([xjobs.Ack(job) for job in claimed.jobs[:half]], worker_id=worker_id)
-        flags = {job.id: random.choice(["", "fail", "dead_letter", "park"]) for job in claimed.jobs[half:]}
-        nacks = [
-            xjobs.Nack(job, delay=random.choice([0, 3_600]), **({flags[job.id]: True} if flags[job.id] else {}))
-            for job in claimed.jobs[half:]
-        ]
-        nacked = await queue.nack(nacks, worker_id=worker_id)
-        columns = {"": "retried", "fail": "failed", "dead_letter": "dead"}
-        for job in claimed.jobs:
-            if job.id in acked:
-                counted.append((job.name, "done"))
-            elif job.id in nacked and flags[job.id] in columns:
-                counted.append((job.name, columns[flags[job.id]]))
-
-    async def _operate(self, queue: xjobs.AsyncQueue, random: Random, step: int) -> None:
-        found = await queue.jobs(state=random.choice(ALL), limit=50)
-        for row in random.sample(found, min(3, len(found))):
-            verb = random.choice(
-                ["cancel", "requeue", "promote", "remove"] if step % 4 == 0 else ["cancel", "requeue", "promote"]
-            )
-            with suppress(*REFUSALS):  # another session was there first
-                await getattr(queue, verb)(row.id)
-        verb, state = random.choice(list(MOVABLE.items()))
-        await getattr(queue, verb)(state=state, limit=random.randrange(4))
