@@ -160,18 +160,20 @@ class TestPages:
 
     @pytest.fixture
     async def rows(self, queue: xjobs.AsyncQueue, clock: Clock, work: Work) -> list[xjobs.JobRow]:
-        """300 rows, newest first, in runs of equal instants that pages cut in two."""
+        """1,000 rows, newest first, in runs of equal instants that pages cut in two."""
         start = clock.freeze()
-        for at in range(3):
+        for at in range(10):
             clock.move_to(start + timedelta(microseconds=at))
             await queue.enqueue_many(work.call(n=at * 100 + n) for n in range(100))
         clock.advance(seconds=1)
-        rows = [*await queue.jobs(limit=200)]
-        return [*rows, *await queue.jobs(after=rows[-1], limit=200)]
+        rows = await queue.jobs(limit=200)
+        while len(rows) < 1_000:
+            rows += await queue.jobs(after=rows[-1], limit=200)
+        return rows
 
     async def test_the_rows_are_all_there_newest_first(self, rows: list[xjobs.JobRow]) -> None:
-        assert [row.input["n"] for row in rows] == list(range(299, -1, -1))
-        assert len({row.created_at for row in rows}) == 3
+        assert [row.input["n"] for row in rows] == list(range(999, -1, -1))
+        assert len({row.created_at for row in rows}) == 10
 
     @pytest.mark.parametrize("size", [7, 50, 200])
     async def test_a_walk_to_older_rows_sees_each_once_while_jobs_are_enqueued(
@@ -245,9 +247,9 @@ class TestPages:
         instant = rows[0].cursor.split(":")[0]
         last, first = f"{instant}:{UUID(int=0)}", f"{instant}:{UUID(int=2**128 - 1)}"
         assert await queue.jobs(after=first, limit=200) == rows[:200]
-        assert await queue.jobs(after=last, limit=200) == rows[100:]
+        assert await queue.jobs(after=last, limit=200) == rows[100:300]
         assert await queue.jobs(before=last, limit=200) == rows[:100]
-        assert await queue.jobs(before=f"-1:{UUID(int=0)}", limit=200) == rows[100:]
+        assert await queue.jobs(before=f"-1:{UUID(int=0)}", limit=200) == rows[800:]
 
     @pytest.mark.parametrize("side", ["after", "before"])
     @pytest.mark.parametrize(
