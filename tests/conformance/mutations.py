@@ -87,7 +87,8 @@ def planted(fault: Fault) -> Iterator[None]:
 
 
 def _rows(session: Session, ids: Any) -> list[Job]:
-    return [job for job_id in ids if (job := session.store.jobs.get(job_id)) is not None]
+    """The rows of the table that have one of the ids, whoever has written them."""
+    return [job for job in session.store.jobs.values() if job.id in ids]
 
 
 @twin("SQL_ENQUEUE", "many jobs share keys across tenants")
@@ -98,7 +99,7 @@ def _(real: Twin, session: Session, **given: Any) -> Rows:
 @twin("SQL_ENQUEUE", "a given id is not looked up")
 def _(real: Twin, session: Session, **given: Any) -> Rows:
     chosen = [job_id for job_id, named in zip(given["ids"], given["named"], strict=True) if named]
-    return [] if any(job_id in session.store.jobs for job_id in chosen) else real(session, **given)
+    return [] if _rows(session, chosen) else real(session, **given)
 
 
 @twin("SQL_ENQUEUE_ONE", "a job that is due this instant is delayed")
@@ -211,17 +212,17 @@ def _(real: Twin, session: Session, **given: Any) -> Rows:
 @twin("SQL_PROMOTE", "a job that is due already is promoted")
 def _(real: Twin, session: Session, **given: Any) -> Rows:
     rows = real(session, **given)
-    job = session.store.jobs.get(given["id"])
-    if rows and rows[0][1] is None and job is not None and job.state == "delayed":
-        job.state = "ready"
+    for job in _rows(session, [given["id"]]):
+        if rows and rows[0][1] is None and job.state == "delayed":
+            job.state = "ready"
     return rows
 
 
-@twin("SQL_REMOVE", "a job of another's run is removed while it runs")
+@twin("SQL_REMOVE", "a running job is removed")
 def _(real: Twin, session: Session, **given: Any) -> Rows:
-    job = session.store.jobs.get(given["id"])
-    if job is not None and job.state == "running" and not session.locked(job):
-        job.state = "ready"
+    for job in _rows(session, [given["id"]]):
+        if job.state == "running" and not session.locked(job):
+            job.state = "ready"
     return real(session, **given)
 
 
@@ -264,14 +265,13 @@ def _(real: Twin, session: Session, **given: Any) -> Rows:
     filters = (given["state"], given["queue"], given["name"], given["tenant_id"])
     found = operate._matching(session, *filters, (given["state"],))
     for job in found[: given["limit"]]:
-        session.wait_for(session.store.jobs[job.id], "a job")
+        session.wait_for(_rows(session, [job.id])[0], "a job")
     return real(session, **given)
 
 
 @twin("SQL_JOB", "a row that is not committed is seen")
 def _(real: Twin, session: Session, **given: Any) -> Rows:
-    job = session.store.jobs.get(given["id"])
-    return [] if job is None or job.gone else [operate.answer(job)]
+    return [operate.answer(job) for job in _rows(session, [given["id"]]) if not job.gone]
 
 
 @twin("SQL_JOBS", "the page begins with its cursor")

@@ -21,6 +21,7 @@ from xjobs.drivers.memory import MemoryDriver
 from xjobs.drivers.memory.store import Job, Session
 from xjobs.drivers.postgres import ConnectionDriver, PostgresDriver
 from xjobs.queue import Drivers
+from xjobs.states import LIVE
 
 BLOCKED = (WouldBlock, psycopg.errors.LockNotAvailable)
 """What a statement raises that would wait for another transaction: in memory, and on Postgres under `lock_timeout`."""
@@ -144,12 +145,17 @@ class MemoryTables:
         Session(self._store, None).change(self._store.jobs[id.int], **columns)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        for row in rows:
+        session = Session(self._store, None)
+        # Rows are born ready: one that is finished must not take the key of one that is live.
+        for row in sorted(rows, key=lambda row: row["state"] in LIVE):
             job = Job()
             for name in COLUMNS:
                 value = row[name]
                 setattr(job, name, json.dumps(value) if name in _JSON and value is not None else value)
-            Session(self._store, None).insert(job)
+            job.state = "ready"
+            session.insert(job)
+            session.change(job, state=row["state"])
+            job.updated_at = row["updated_at"]
 
 
 class PostgresTables:
