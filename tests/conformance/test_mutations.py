@@ -21,7 +21,7 @@ GIVEN = os.environ.get("XJOBS_MUTATION_EXAMPLES")
 PLANTED = [what for what in FAULTS if GIVEN or what not in RARE]
 
 PROFILE = settings(
-    max_examples=int(GIVEN or 60),
+    max_examples=int(GIVEN or 150),
     stateful_step_count=30,
     deadline=None,
     derandomize=True,
