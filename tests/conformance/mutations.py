@@ -320,6 +320,66 @@ def _(real: Twin, session: Session, **given: Any) -> Rows:
     return sorted([row for kind in ("queue", "task") for row in real(session, kind=kind)])
 
 
+@twin("SQL_REQUEUE", "a requeue from a step keeps it")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "from_step": None})
+
+
+@twin("SQL_STEP_PUT", "a step is written by an earlier claim")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    current = [job.claims for job in _rows(session, [given["id"]])]
+    return real(session, **{**given, "claim": current[0] if current else 0})
+
+
+@twin("SQL_STEP_PUT", "a step begins before the one before it")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "after": None})
+
+
+@twin("SQL_STEP_SLEEP", "each look begins the sleep anew")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    for step in [step for steps in session.store.steps.values() for step in steps.values()]:
+        if step.name == given["name"] and step.writer is None:
+            step.wake_at = None
+    return real(session, **given)
+
+
+@twin("SQL_STEP_WAIT", "an event of any key is taken")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "correlation_key": None})
+
+
+@twin("SQL_WAKE_WAITS", "events that were not named wake")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "events": None})
+
+
+@twin("SQL_PROGRESS", "any worker reports progress")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    workers = [job.claimed_by for job in _rows(session, [given["id"]])]
+    return real(session, **{**given, "worker_id": workers[0] if workers else given["worker_id"]})
+
+
+@twin("SQL_EVENT_PUBLISH", "an event stays longer than it may")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "ttl": given["ttl"] * 2})
+
+
+@twin("SQL_EVENTS_PURGE", "a purge of none takes one")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "limit": given["limit"] or 1})
+
+
+@twin("SQL_EVENTS", "the earliest events come first")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return list(reversed(real(session, **given)))
+
+
+@twin("SQL_STEPS", "steps come in the order of their names")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return sorted(real(session, **given), key=lambda row: row[0])
+
+
 text("SQL_REMOVE", "a remove leaves the steps", "where s.run_id = g.run_id\n", "where s.run_id = g.id\n")
 text("SQL_REMOVE_MANY", "a bulk remove takes all steps of its runs", "and k.id <> all(", "and false and k.id <> all(")
 text("SQL_CLAIM", "a claim buries an attempt late", "j.attempt >= j.max_attempts", "j.attempt > j.max_attempts")

@@ -78,6 +78,16 @@ class World:
             "worker_id": stranger or chosen[0][2],
         }
 
+    def claim_at(self, place: int, stranger: str | None) -> Parameters | None:
+        """One claim, as statements of its body name it."""
+        found = self.claims_at([place], stranger)
+        return found and {"id": found["ids"][0], "claim": found["claims"][0], "worker_id": found["worker_id"]}
+
+    def run_at(self, place: int) -> UUID:
+        """The run of a row that stands, or behind those one that was there at the beginning."""
+        runs = list(dict.fromkeys([*(row["run_id"] for row in self.rows), *RUNS]))
+        return runs[place % len(runs)]
+
     def state_at(self, place: int) -> str:
         """A state that rows are in."""
         states = sorted({row["state"] for row in self.rows}) or ["ready"]
@@ -135,6 +145,8 @@ PLACES = st.integers(0, 9)
 LIMITS = st.sampled_from([1, 1_000, 1, 2, 3, 1_000, 2, 0])
 STRANGERS = st.sampled_from([None, None, None, None, "v", "w"])
 CLAIMS = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
+STEPS, EVENTS = st.sampled_from(["a", "a", "B"]), st.sampled_from(["e", "e", "F"])
+CORRELATIONS = st.sampled_from([None, None, "c"])
 ERRORS, STACKS = st.sampled_from([None, "e", "ä"]), st.sampled_from([None, "s"])
 
 
@@ -164,7 +176,7 @@ SEED = st.fixed_dictionaries(
         "key": KEYS,
         "tenant": TENANTS,
         "run": st.integers(0, 2),
-        "state": st.sampled_from(["dead", "dead", *FINISHED, *LIVE, "running", "of a later version"]),
+        "state": st.sampled_from(["dead", "dead", *FINISHED, *LIVE, "running", "suspended", "of a later version"]),
         "attempt": st.integers(0, 2),
         "max_attempts": st.integers(1, 2),
         "claims": st.integers(0, 2),
@@ -201,7 +213,8 @@ def seeds(world: World, chosen: list[Row]) -> list[Row]:
                 "attempt": seed["attempt"],
                 "max_attempts": seed["max_attempts"],
                 "state": state,
-                "run_at": world.now + seed["due"],
+                # What is suspended waits: for an event, which wakes it earlier.
+                "run_at": world.now + (timedelta(seconds=2) if state == "suspended" else seed["due"]),
                 "visible_at": world.now + seed["lapses"] if running else None,
                 "claimed_by": seed["worker"] if running else None,
                 "last_error": seed["error"],
@@ -287,7 +300,7 @@ def ack(world: World, places: list[int], stranger: str | None, counted: bool, du
 
 NACKED = st.fixed_dictionaries(
     {
-        "state": st.sampled_from(["ready", "ready", "suspended", "failed", "dead"]),
+        "state": st.sampled_from(["ready", "ready", "suspended", "suspended", "failed", "dead"]),
         "delay": SECONDS,
         "error": ERRORS,
         "stack": STACKS,
@@ -320,11 +333,15 @@ def heartbeat(world: World, places: list[int], stranger: str | None, lease: time
     return None if claims is None else {**claims, "lease": lease}
 
 
-@sends(sql.SQL_REQUEUE, weight=2, place=PLACES)
 @sends(sql.SQL_PROMOTE, sql.SQL_REMOVE, place=PLACES)
 @sends(sql.SQL_JOB, weight=0, place=PLACES)
 def by_id(world: World, place: int) -> Parameters:
     return {"id": world.id_at(place)}
+
+
+@sends(sql.SQL_REQUEUE, weight=2, place=PLACES, from_step=rarely(STEPS, 2))
+def requeue(world: World, place: int, from_step: str | None) -> Parameters:
+    return {"id": world.id_at(place), "from_step": from_step}
 
 
 @sends(sql.SQL_CANCEL, place=PLACES, reason=ERRORS)
@@ -392,6 +409,91 @@ def waiting(world: World, limit: int) -> Parameters:
 @sends(sql.SQL_STATS, weight=0)
 def stats(world: World) -> Parameters:
     return {}
+
+
+@sends(
+    sql.SQL_STEP_PUT,
+    weight=2,
+    place=st.integers(0, 3),
+    stranger=STRANGERS,
+    name=STEPS,
+    status=st.sampled_from(["completed", "failed"]),
+    elapsed=SECONDS,
+    after=rarely(SECONDS, 2),
+    error=ERRORS,
+)
+def step_put(
+    world: World, place: int, stranger: str | None, status: str, after: timedelta | None, **step: Any
+) -> Parameters | None:
+    claim = world.claim_at(place, stranger)
+    output = '{"n": 1}' if status == "completed" else None
+    return claim and {**claim, "status": status, "output": output, "after": _instant(world, after), **step}
+
+
+@sends(
+    sql.SQL_STEP_SLEEP,
+    weight=2,
+    place=st.integers(0, 3),
+    stranger=STRANGERS,
+    name=STEPS,
+    duration=SECONDS,
+    after=rarely(SECONDS, 2),
+)
+def step_sleep(
+    world: World, place: int, stranger: str | None, after: timedelta | None, **step: Any
+) -> Parameters | None:
+    claim = world.claim_at(place, stranger)
+    return claim and {**claim, "after": _instant(world, after), **step}
+
+
+@sends(
+    sql.SQL_STEP_WAIT,
+    weight=3,
+    place=st.integers(0, 3),
+    stranger=STRANGERS,
+    name=STEPS,
+    event=EVENTS,
+    correlation_key=CORRELATIONS,
+    timeout=SECONDS,
+    required=st.booleans(),
+    after=rarely(SECONDS, 2),
+)
+def step_wait(
+    world: World, place: int, stranger: str | None, after: timedelta | None, **step: Any
+) -> Parameters | None:
+    claim = world.claim_at(place, stranger)
+    return claim and {**claim, "after": _instant(world, after), **step}
+
+
+@sends(sql.SQL_WAKE_WAITS, weight=2, events=st.sampled_from([None, ["e"], ["F"], ["e", "F"]]))
+def wake_waits(world: World, events: list[str] | None) -> Parameters:
+    return {"events": events}
+
+
+@sends(sql.SQL_PROGRESS, place=st.integers(0, 3), stranger=STRANGERS, done=st.integers(0, 2))
+def progress(world: World, place: int, stranger: str | None, done: int) -> Parameters | None:
+    claim = world.claim_at(place, stranger)
+    return claim and {**claim, "progress": f'{{"done": {done}}}'}
+
+
+@sends(sql.SQL_EVENT_PUBLISH, weight=3, place=st.integers(0, 3), name=EVENTS, correlation_key=CORRELATIONS, ttl=LEASES)
+def event_publish(world: World, place: int, **event: Any) -> Parameters:
+    return {"id": world.new_id(place), "payload": '{"x": 1}', **event}
+
+
+@sends(sql.SQL_EVENTS_PURGE, limit=LIMITS)
+def events_purge(world: World, limit: int) -> Parameters:
+    return {"limit": limit}
+
+
+@sends(sql.SQL_EVENTS, weight=0, name=rarely(EVENTS, 2), limit=LIMITS)
+def events(world: World, **parameters: Any) -> Parameters:
+    return parameters
+
+
+@sends(sql.SQL_STEPS, weight=0, place=PLACES)
+def steps(world: World, place: int) -> Parameters:
+    return {"run_id": world.run_at(place)}
 
 
 def _instant(world: World, span: timedelta | None) -> datetime | None:

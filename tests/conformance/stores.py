@@ -18,6 +18,7 @@ from xjobs.bridge import run_sync
 from xjobs.drivers.async_postgres import AsyncConnectionDriver, AsyncPostgresDriver
 from xjobs.drivers.base import Driver
 from xjobs.drivers.memory import MemoryDriver
+from xjobs.drivers.memory.steps import Step
 from xjobs.drivers.memory.store import Job, Session
 from xjobs.drivers.postgres import ConnectionDriver, PostgresDriver
 from xjobs.queue import Drivers
@@ -84,6 +85,10 @@ class Tables(Protocol):
 
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Add jobs, each with every column."""
+        ...
+
+    def add_step(self, run_id: UUID, name: str, *, waits_for: str | None = None) -> None:
+        """Add a completed step without output, or one that waits for an event."""
         ...
 
 
@@ -157,6 +162,14 @@ class MemoryTables:
             session.change(job, state=row["state"])
             job.updated_at = row["updated_at"]
 
+    def add_step(self, run_id: UUID, name: str, *, waits_for: str | None = None) -> None:
+        session = Session(self._store, None)
+        step = Step(run_id, name, session.now)
+        step.status, step.event = "waiting" if waits_for else "completed", waits_for
+        session.put(self._store.steps.setdefault(run_id, {}), name, step)
+        if waits_for:
+            self._store.waits[run_id, name] = step
+
 
 class PostgresTables:
     def __init__(self, control: psycopg.Connection[Any]) -> None:
@@ -206,6 +219,12 @@ class PostgresTables:
         self._control.execute(
             f"insert into x_jobs ({columns}) select {columns} from jsonb_populate_recordset(null::x_jobs, %s)",
             [Jsonb(rows, dumps=lambda value: json.dumps(value, default=str))],
+        )
+
+    def add_step(self, run_id: UUID, name: str, *, waits_for: str | None = None) -> None:
+        self._control.execute(
+            "insert into x_job_steps (run_id, name, status, event) values (%s, %s, %s, %s)",
+            (run_id, name, "waiting" if waits_for else "completed", waits_for),
         )
 
 

@@ -132,11 +132,13 @@ with waiting as (
    where j.id = any(array(select w.id from waiting w)) and (j.state = 'suspended') is true and j.run_at > now()
    order by j.id
      for update skip locked
+), woken as (
+  update x_jobs j
+     set run_at = now(), updated_at = now()
+   where j.id = any(array(select h.id from held h))
+  returning j.id, j.queue
 )
-update x_jobs j
-   set run_at = now(), updated_at = now()
- where j.id = any(array(select h.id from held h))
-returning j.id, j.queue
+select w.id, w.queue from woken w order by w.id
 
 -- name: SQL_PROGRESS (id, worker_id, claim, progress)
 -- What a body reports is kept with its row while the claim stands; answers the id when it was.
