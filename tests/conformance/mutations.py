@@ -61,6 +61,14 @@ RARE = frozenset(
         "a retry is not counted",
         "a bulk remove takes all steps of its runs",
         "extended claims are answered in no order",
+        "steps come in the order of their names",
+        "events that were not named wake",
+        "a step is written by an earlier claim",
+        "an event of any key is taken",
+        "a purge of none takes one",
+        "paused queues are not last",
+        "schedules are listed among queues",
+        "any worker reports progress",
         "the page begins with its cursor",
     }
 )
