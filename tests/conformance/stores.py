@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -88,7 +88,7 @@ class Tables(Protocol):
         ...
 
     def add_step(self, run_id: UUID, name: str, *, waits_for: str | None = None) -> None:
-        """Add a completed step without output, or one that waits for an event."""
+        """Add a step that was completed a second ago, or one that waits for an event from now on."""
         ...
 
 
@@ -164,7 +164,7 @@ class MemoryTables:
 
     def add_step(self, run_id: UUID, name: str, *, waits_for: str | None = None) -> None:
         session = Session(self._store, None)
-        step = Step(run_id, name, session.now)
+        step = Step(run_id, name, session.now - timedelta(seconds=0 if waits_for else 1))
         step.status, step.event = "waiting" if waits_for else "completed", waits_for
         session.put(self._store.steps.setdefault(run_id, {}), name, step)
         if waits_for:
@@ -223,8 +223,14 @@ class PostgresTables:
 
     def add_step(self, run_id: UUID, name: str, *, waits_for: str | None = None) -> None:
         self._control.execute(
-            "insert into x_job_steps (run_id, name, status, event) values (%s, %s, %s, %s)",
-            (run_id, name, "waiting" if waits_for else "completed", waits_for),
+            "insert into x_job_steps (run_id, name, status, event, started_at) values (%s, %s, %s, %s, now() - %s)",
+            (
+                run_id,
+                name,
+                "waiting" if waits_for else "completed",
+                waits_for,
+                timedelta(seconds=0 if waits_for else 1),
+            ),
         )
 
 
