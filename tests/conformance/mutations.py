@@ -392,5 +392,5 @@ text("SQL_REMOVE", "a remove leaves the steps", "where s.run_id = g.run_id\n", "
 text("SQL_REMOVE_MANY", "a bulk remove takes all steps of its runs", "and k.id <> all(", "and false and k.id <> all(")
 text("SQL_CLAIM", "a claim buries an attempt late", "j.attempt >= j.max_attempts", "j.attempt > j.max_attempts")
 text("SQL_NACK", "a retry is not counted", "(where h.state = 'ready')", "(where h.state = 'suspended')")
-text("SQL_ENQUEUE", "of many jobs those due this instant are delayed", "g.due_at > now()", "g.due_at >= now()")
+text("SQL_ENQUEUE", "of many jobs those due this instant are delayed", "g.delay) > now()", "g.delay) >= now()")
 text("SQL_HEARTBEAT", "extended claims are answered in no order", "order by e.id", "order by e.id desc")
