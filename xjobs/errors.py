@@ -37,6 +37,8 @@ data is in attributes; it pickles. Catch `Error` for all of them.
     +-- ConnectionUnsupported   a connection that the queue cannot join
     +-- WouldBlock              a statement that would wait for another transaction
     +-- DrainStopped            a drain that ran out of its budget
+    +-- DdlSourceInvalid        a text that the DDL checks cannot read
+        +-- DdlSyntaxInvalid    it is no SQL, at a place that is named
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ __all__ = [
     "Aborted",
     "ClaimQueuesEmpty",
     "ConnectionUnsupported",
+    "DdlSourceInvalid",
+    "DdlSyntaxInvalid",
     "DeclarationInvalid",
     "DrainStopped",
     "Draining",
@@ -319,3 +323,15 @@ class DrainStopped(Error):
     """A drain that used up its budget; `report` holds what it did run."""
 
     code = "X_DRAIN_STOPPED"
+
+
+class DdlSourceInvalid(Error):
+    """A text that the DDL checks cannot read: no file, no text, not UTF-8, empty, a rule or reason that is none."""
+
+    code = "X_DDL_SOURCE_INVALID"
+
+
+class DdlSyntaxInvalid(DdlSourceInvalid):
+    """A text that is no SQL; `line` and `column` say where, both from 1."""
+
+    code = "X_DDL_SYNTAX_INVALID"

@@ -65,6 +65,7 @@ PARENTS: dict[type[xjobs.Error], type[Any]] = {
     xjobs.ClaimQueuesEmpty: xjobs.Invariant,
     xjobs.PageInvalid: xjobs.Invariant,
     xjobs.SchemaMissing: xjobs.DriverUnavailable,
+    xjobs.DdlSyntaxInvalid: xjobs.DdlSourceInvalid,
     xjobs.Invariant: ValueError,
 }
 

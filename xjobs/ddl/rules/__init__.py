@@ -1,0 +1,11 @@
+"""Owns the table of the text rules, in the order in which they are documented."""
+
+from __future__ import annotations
+
+from xjobs.ddl import suppression
+from xjobs.ddl.findings import Rule
+from xjobs.ddl.rules import splitting
+
+__all__ = ["TEXT_RULES"]
+
+TEXT_RULES: tuple[Rule, ...] = (*splitting.RULES, *suppression.RULES)
