@@ -89,14 +89,14 @@ _KINDS = {
 }
 
 
-def tokenize(text: str, start: int = 0) -> Iterator[Token]:
-    """Yield the tokens of a text from `start` on, which is outside any token; joined they are the text again.
+def tokenize(text: str) -> Iterator[Token]:
+    """Yield the tokens of a text; joined they are the text again.
 
     Raises:
         DdlSyntaxInvalid: a quote or comment that does not end, or a character that begins nothing in SQL (a backslash,
             as psql's own commands have it, or NUL); position named.
     """
-    at, length = start, len(text)
+    at, length = 0, len(text)
     while at < length:
         match = _TOKEN.match(text, at)
         if match is None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from xjobs.ddl.lexer import Token
+from xjobs.ddl.forms import Form, form_of
+from xjobs.ddl.lexer import Kind, Token, tokenize
 from xjobs.ddl.sources import Source
 from xjobs.ddl.split import Statement
+from xjobs.errors import DdlSyntaxInvalid
 
 __all__ = ["Edit", "Found", "Placed", "Script"]
 
@@ -44,6 +46,21 @@ class Placed:
     def code(self) -> tuple[Token, ...]:
         """The statement's tokens without spaces and comments."""
         return self.statement.code
+
+    @cached_property
+    def form(self) -> Form:
+        """What the statement does."""
+        return form_of(self.code)
+
+    @cached_property
+    def code_with_bodies(self) -> tuple[Token, ...]:
+        """The code, with the tokens of dollar-quoted bodies of functions and `do` blocks in the place of those.
+
+        A body in another language than SQL and PL/pgSQL need not be readable; nothing is then in its place.
+        """
+        if not self.code or self.code[0].text.lower() not in ("create", "do"):
+            return self.code
+        return tuple(inner for token in self.code for inner in _opened(token))
 
     def found(self, message: str, *tokens: Token, edits: tuple[Edit, ...] = ()) -> Found:
         """A finding about the tokens, first and last of a stretch, or about the whole statement."""
@@ -87,6 +104,19 @@ class Script:
     def everything(self) -> tuple[Placed, ...]:
         """The statements of the DDL and the queries."""
         return self.statements + self.query_statements
+
+
+def _opened(token: Token) -> Iterator[Token]:
+    if token.kind is not Kind.DOLLAR:
+        yield token
+        return
+    opening = token.text.index("$", 1) + 1
+    try:
+        inside = [inner for inner in tokenize(token.text[opening:-opening]) if inner.is_code]
+    except DdlSyntaxInvalid:
+        inside = []
+    for inner in inside:
+        yield Token(inner.kind, inner.text, token.start + opening + inner.start)
 
 
 def _placed(sources: tuple[Source, ...]) -> Iterator[Placed]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -13,7 +14,7 @@ from typing import BinaryIO, Literal
 
 from xjobs.ddl.lexer import Kind, Token, tokenize
 from xjobs.ddl.positions import Positions, shown
-from xjobs.ddl.split import Statement, split_statements
+from xjobs.ddl.split import Statement, statements_of
 from xjobs.errors import DdlSourceInvalid, DdlSyntaxInvalid
 
 __all__ = ["Source", "SourceKind", "load"]
@@ -43,14 +44,30 @@ class Source:
     first_column: int = 1
 
     @cached_property
+    def tokens(self) -> tuple[Token, ...]:
+        """Its tokens, with offsets of the text.
+
+        Raises:
+            DdlSyntaxInvalid: it is no SQL; `line` and `column` are those of the file.
+        """
+        with self._naming_itself():
+            return tuple(tokenize(self.text))
+
+    @cached_property
     def statements(self) -> tuple[Statement, ...]:
         """Its statements, with offsets, lines and columns of the text.
 
         Raises:
             DdlSyntaxInvalid: it is no SQL; `line` and `column` are those of the file.
         """
+        tokens = self.tokens
+        with self._naming_itself():
+            return tuple(statements_of(self.text, tokens))
+
+    @contextmanager
+    def _naming_itself(self) -> Iterator[None]:
         try:
-            return tuple(split_statements(self.text))
+            yield
         except DdlSyntaxInvalid as error:
             line, column = self._in_file(error.line, error.column)
             raise DdlSyntaxInvalid(
@@ -62,13 +79,13 @@ class Source:
                 source=self.name,
             ) from None
 
-    @cached_property
+    @property
     def tail_comments(self) -> tuple[Token, ...]:
         """The comments after the `;` of the last statement."""
         last = self.statements[-1].semicolon if self.statements else None
         if last is None:
             return ()
-        return tuple(token for token in tokenize(self.text, last.end) if token.kind is Kind.COMMENT)
+        return tuple(token for token in self.tokens if token.kind is Kind.COMMENT and token.start > last.start)
 
     @cached_property
     def _positions(self) -> Positions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from xjobs.ddl.lexer import Kind, Token, syntax_error, tokenize
 from xjobs.ddl.positions import Positions
 from xjobs.errors import DdlSyntaxInvalid
 
-__all__ = ["Statement", "split_statements"]
+__all__ = ["Statement", "split_statements", "statements_of"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,13 @@ def split_statements(text: str) -> list[Statement]:
         DdlSyntaxInvalid: a quote, comment, parenthesis or `begin atomic` that does not end, or what is not SQL (psql's
             own commands, NUL); `line` and `column` say where.
     """
+    return statements_of(text, tokenize(text))
+
+
+def statements_of(text: str, tokens: Iterable[Token]) -> list[Statement]:
+    """The statements of a script whose tokens are known; see `split_statements`."""
     positions = Positions(text)
-    return [_statement(text, tokens, semicolon, positions) for tokens, semicolon in _cut(text)]
+    return [_statement(text, of_one, semicolon, positions) for of_one, semicolon in _cut(text, tokens)]
 
 
 def _statement(text: str, tokens: list[Token], semicolon: Token | None, positions: Positions) -> Statement:
@@ -70,10 +75,10 @@ def _statement(text: str, tokens: list[Token], semicolon: Token | None, position
     return Statement(text[start:end], start, *positions.of(start), tuple(tokens), semicolon)
 
 
-def _cut(text: str) -> Iterator[tuple[list[Token], Token | None]]:
+def _cut(text: str, all_tokens: Iterable[Token]) -> Iterator[tuple[list[Token], Token | None]]:
     tokens: list[Token] = []
     nesting = _Nesting(text)
-    for token in tokenize(text):
+    for token in all_tokens:
         if token.text == ";" and not nesting.is_open:
             if nesting.has_code:
                 yield tokens, token

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from xjobs.ddl import suppression
 from xjobs.ddl.findings import Rule
-from xjobs.ddl.rules import splitting
+from xjobs.ddl.rules import clock, growing, installing, migrations, queries, splitting, states, types
 
 __all__ = ["TEXT_RULES"]
 
-TEXT_RULES: tuple[Rule, ...] = (*splitting.RULES, *suppression.RULES)
+TEXT_RULES: tuple[Rule, ...] = (
+    *splitting.RULES,
+    *installing.RULES,
+    *growing.RULES,
+    *types.RULES,
+    *clock.RULES,
+    *states.RULES,
+    *queries.RULES,
+    *migrations.RULES,
+    *suppression.RULES,
+)
