@@ -19,6 +19,7 @@ __all__ = ["command", "main"]
 # Name of a command: where it is, and its line in `xjobs --help`.
 _COMMANDS = {
     "schema": ("xjobs.cli.schema:schema", "Print, install and check the queue's tables."),
+    "ddl": ("xjobs.cli.ddl:ddl", "Check DDL: the queue's schema and the app's own."),
 }
 
 

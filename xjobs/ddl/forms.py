@@ -29,41 +29,21 @@ __all__ = [
 ]
 
 _COLUMN_OPTIONS = frozenset(
-    [
-        "constraint",
-        "not",
-        "null",
-        "default",
-        "primary",
-        "unique",
-        "check",
-        "references",
-        "collate",
-        "generated",
-        "deferrable",
-        "initially",
-        "compression",
-        "storage",
-        "options",
-        "using",
-    ]
+    """
+    constraint not null default primary unique check references collate generated deferrable
+    initially compression storage options using
+    """.split()  # noqa: SIM905 - one word per line would fill a page
 )
-_TABLE_CONSTRAINTS = frozenset(["constraint", "primary", "unique", "check", "foreign", "exclude", "like"])
+_TABLE_CONSTRAINTS = frozenset(
+    """
+    constraint primary unique check foreign exclude like
+    """.split()  # noqa: SIM905 - one word per line would fill a page
+)
 # What may stand between `create` and the kind of object.
 _MODIFIERS = frozenset(
-    [
-        "or",
-        "replace",
-        "temp",
-        "temporary",
-        "unlogged",
-        "global",
-        "local",
-        "unique",
-        "recursive",
-        "trusted",
-        "procedural",
-    ]
+    """
+    or replace temp temporary unlogged global local unique recursive trusted procedural
+    """.split()  # noqa: SIM905 - one word per line would fill a page
 )
 _KINDS = {
     ("materialized", "view"): "materialized view",
@@ -85,7 +65,7 @@ def words(tokens: Sequence[Token]) -> tuple[str, ...]:
 
 
 def spelling(tokens: Sequence[Token]) -> str:
-    """The tokens as one text that does not depend on spaces, comments and the case of words: equal texts mean the same."""
+    """The tokens as one text, equal for statements that differ in spaces, comments and the case of words."""
     return " ".join(words(tokens))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -132,7 +132,8 @@ def load(reference: str, kind: SourceKind = "ddl", *, stdin: BinaryIO | None = N
     """The sources that a reference names.
 
     Args:
-        reference: a path, `module:CONSTANT` (a text, or a list or tuple of texts, each of them a source), or `-` for
+        reference: a path, `module:CONSTANT` (a text, or a list, tuple or dict of texts, each of
+            them a source), or `-` for
             standard input.
         kind: what the SQL does.
         stdin: where `-` reads from; the process's own by default.
@@ -189,13 +190,14 @@ def _texts(value: object, name: str) -> dict[str, str]:
     """The texts of a constant, by the names of their sources."""
     if isinstance(value, str):
         return {name: value}
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview) and value:
-        texts = {f"{name}[{number}]": text for number, text in enumerate(value) if isinstance(text, str)}
-        if len(texts) == len(value):
+    members = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+    if isinstance(members, Mapping) and members:
+        texts = {f"{name}[{key}]": text for key, text in members.items() if isinstance(text, str)}
+        if len(texts) == len(members):
             return texts
     raise DdlSourceInvalid(
         f"{name} is {shown(repr(value))}, of type {type(value).__name__}",
-        "name a text, or a list or tuple of texts",
+        "name a text, or a list, tuple or dict of texts",
         source=name,
     )
 

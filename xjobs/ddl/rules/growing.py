@@ -50,7 +50,7 @@ class _Objects:
 
 def _pairs(script: Script) -> Iterator[tuple[_Objects, _Objects]]:
     """The script beside what was released, if that is given."""
-    if script.baseline:
+    if script.baseline and script.ddl:
         yield _Objects.of(script.statements), _Objects.of(script.baseline_statements)
 
 
@@ -119,9 +119,9 @@ def _in_create(objects: _Objects, column: str) -> bool:
 
 def _nowhere(script: Script, message: str) -> Found:
     """A finding about what is not there: at the beginning of the script."""
-    first = script.statements[0] if script.statements else None
-    source = first.source if first else script.ddl[0]
-    return Found(source, 0, min(len(source.text), source.text.find("\n") % (len(source.text) + 1)), message)
+    source = script.ddl[0]
+    end = source.text.find("\n")
+    return Found(source, 0, end if end >= 0 else len(source.text), message)
 
 
 _GROUP = "growing"

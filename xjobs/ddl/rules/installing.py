@@ -15,6 +15,10 @@ __all__ = ["RULES"]
 _IF_NOT_EXISTS = frozenset({"table", "index", "schema", "extension", "sequence", "materialized view", "foreign table"})
 _OR_REPLACE = frozenset({"function", "procedure", "view", "aggregate", "rule", "language", "trigger"})
 
+# Kinds whose name follows at once in a `drop`, so that the guard can be put between; and what has no guard.
+_DROPPED = _IF_NOT_EXISTS | _OR_REPLACE | {"type", "domain", "policy"}
+_DROPPED_WITHOUT_GUARD = frozenset({"owned"})
+
 # Actions of `alter table` that fail or undo something the second time, and the guard that Postgres has for them.
 _GUARDS = {"add column": "if not exists", "drop column": "if exists", "drop constraint": "if exists"}
 
@@ -39,10 +43,10 @@ def _failing_again(placed: Placed, dropped: set[str]) -> Iterator[Found]:
         if form.guard is None and f"{form.kind} {form.name}" not in dropped and not getattr(form, "temporary", False):
             yield _unguarded_create(placed, form.kind, form.name)
     elif isinstance(form, Drop):
-        if form.guard is None:
+        if form.guard is None and form.kind not in _DROPPED_WITHOUT_GUARD:
             words = ["drop", *form.kind.split()] + ["concurrently"] * form.concurrently
-            message = f"drop {form.kind} without `if exists` fails when it is applied again"
-            yield placed.found(message, edits=_inserted(placed, words, "if exists"))
+            edits = _inserted(placed, words, "if exists") if form.kind in _DROPPED else ()
+            yield placed.found(f"drop {form.kind} without `if exists` fails when it is applied again", edits=edits)
     elif isinstance(form, AlterTable):
         for action in form.actions:
             yield from _failing_action(placed, action, dropped)
@@ -51,24 +55,20 @@ def _failing_again(placed: Placed, dropped: set[str]) -> Iterator[Found]:
 
 
 def _unguarded_create(placed: Placed, kind: str, name: str) -> Found:
-    words = ["create", *kind.split()]
     if kind in _IF_NOT_EXISTS:
-        guard, edits = "if not exists", _inserted(placed, words, "if not exists")
-        if kind == "index":
-            edits = _index_guarded(placed) if name else ()
+        guard, behind = "if not exists", _words_up_to_kind(placed, kind)
     elif kind in _OR_REPLACE:
-        guard, edits = "or replace", _inserted(placed, ["create"], "or replace")
+        guard, behind = "or replace", ["create"]
     else:
         return placed.found(f"create {kind} fails when it is applied again, and nothing drops it before")
+    edits = _inserted(placed, behind, guard) if name else ()
     return placed.found(f"create {kind} without `{guard}` fails when it is applied again", edits=edits)
 
 
-def _index_guarded(placed: Placed) -> tuple[Edit, ...]:
-    words = [token.text.lower() for token in placed.code[:4]]
-    start = words[: words.index("index") + 1]
-    return _inserted(
-        placed, start + ["concurrently"] * (words[len(start) : len(start) + 1] == ["concurrently"]), "if not exists"
-    )
+def _words_up_to_kind(placed: Placed, kind: str) -> list[str]:
+    words = [token.text.lower() for token in placed.code]
+    end = words.index(kind.rsplit(maxsplit=1)[-1]) + 1
+    return words[: end + (words[end : end + 1] == ["concurrently"])]
 
 
 def _inserted(placed: Placed, words: list[str], guard: str) -> tuple[Edit, ...]:

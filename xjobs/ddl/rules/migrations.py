@@ -1,13 +1,14 @@
 """Owns the rules about changing a table that has rows and readers: what locks it for long, fails, or breaks old code.
 
-They are those of squawk that apply, under names of our own; docs/ddl-rules.md says which is which. A table that the same
-script creates, and not only `if not exists`, has neither rows nor readers.
+They are those of squawk that apply, under names of our own; docs/ddl-rules.md says which is which. A table that the
+same script creates, and not only `if not exists`, has neither rows nor readers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from xjobs.ddl.findings import Rule
 from xjobs.ddl.forms import Action, AlterTable, Column, CreateIndex, CreateTable, Drop, Other, words
@@ -18,67 +19,15 @@ __all__ = ["RULES"]
 
 # Functions whose value is one for the whole statement: as a default they are evaluated once and rewrite nothing.
 _ONCE_PER_STATEMENT = frozenset(
-    [
-        "now",
-        "transaction_timestamp",
-        "statement_timestamp",
-        "current_setting",
-        "current_database",
-        "current_schema",
-        "txid_current",
-        "pg_current_xact_id",
-        "to_timestamp",
-        "make_interval",
-        "make_date",
-        "make_timestamptz",
-        "make_timestamp",
-        "date_trunc",
-        "age",
-        "jsonb_build_object",
-        "jsonb_build_array",
-        "json_build_object",
-        "json_build_array",
-        "to_jsonb",
-        "array_fill",
-        "lower",
-        "upper",
-        "concat",
-        "coalesce",
-        "nullif",
-        "greatest",
-        "least",
-        "cast",
-        "decode",
-        "encode",
-        "md5",
-        "sha256",
-        "repeat",
-        "lpad",
-        "rpad",
-        "left",
-        "right",
-        "abs",
-        "round",
-        "floor",
-        "ceil",
-        "to_char",
-        "to_date",
-        "interval",
-        "numeric",
-        "decimal",
-        "varchar",
-        "char",
-        "character",
-        "timestamp",
-        "timestamptz",
-        "time",
-        "timetz",
-        "bit",
-        "float",
-        "extract",
-        "array",
-        "row",
-    ]
+    """
+    now transaction_timestamp statement_timestamp current_setting current_database current_schema
+    txid_current pg_current_xact_id to_timestamp make_interval make_date make_timestamptz
+    make_timestamp date_trunc age jsonb_build_object jsonb_build_array json_build_object
+    json_build_array to_jsonb array_fill lower upper concat coalesce nullif greatest least cast
+    decode encode md5 sha256 repeat lpad rpad left right abs round floor ceil to_char to_date
+    interval numeric decimal varchar char character timestamp timestamptz time timetz bit float
+    extract array row
+    """.split()  # noqa: SIM905 - one word per line would fill a page
 )
 _VOLATILE_TYPES = frozenset({"serial", "bigserial", "smallserial", "serial2", "serial4", "serial8"})
 
@@ -126,7 +75,7 @@ def _evaluated_per_row(column: Column) -> str:
 
 
 def _calls(tokens: tuple[Token, ...]) -> Iterator[str]:
-    for token, following in zip(tokens, tokens[1:], strict=False):
+    for token, following in pairwise(tokens):
         if token.kind is Kind.WORD and following.text == "(":
             yield token.text.lower()
 

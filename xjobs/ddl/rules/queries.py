@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xjobs.ddl.findings import Rule
+from xjobs.ddl.lexer import Token
 from xjobs.ddl.script import Found, Script
 
 __all__ = ["RULES"]
+
+_AFTER_STAR = frozenset({",", ")", "from", "into", "where", "union", "order", "limit"})
 
 # A star behind these, or behind a dot, is every column; elsewhere it multiplies, or is that of count(*).
 _BEFORE_STAR = frozenset({"select", "returning", "distinct", "all", ","})
@@ -24,7 +27,7 @@ def _stars(script: Script) -> Iterator[Found]:
                 yield placed.found("every column of a row, whatever columns there are", before, token)
 
 
-def _ends_an_item(code: tuple, at: int) -> bool:
+def _ends_an_item(code: tuple[Token, ...], at: int) -> bool:
     return at + 1 == len(code) or code[at + 1].text.lower() in (
         ",",
         "from",
@@ -51,26 +54,9 @@ def _inside_calls(words: list[str]) -> list[bool]:
 
 
 _NOT_CALLED = frozenset(
-    [
-        "in",
-        "exists",
-        "any",
-        "some",
-        "all",
-        "array",
-        "as",
-        "from",
-        "lateral",
-        "join",
-        "select",
-        "where",
-        "and",
-        "or",
-        "not",
-        "union",
-        "with",
-        "then",
-    ]
+    """
+    in exists any some all array as from lateral join select where and or not union with then
+    """.split()  # noqa: SIM905 - one word per line would fill a page
 )
 
 RULES = (

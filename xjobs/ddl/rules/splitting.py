@@ -8,7 +8,6 @@ from xjobs.ddl.findings import Rule
 from xjobs.ddl.lexer import Kind
 from xjobs.ddl.positions import shown
 from xjobs.ddl.script import Edit, Found, Script
-from xjobs.ddl.sources import Source
 
 __all__ = ["RULES"]
 
@@ -34,15 +33,11 @@ def _in_comments(script: Script, character: str, instead: str, noun: str) -> Ite
 
 def _uneven_quotes(script: Script) -> Iterator[Found]:
     for source in script.ddl:
-        if source.text.count("'") % 2:
-            yield from _first_with_uneven_quotes(source)
-
-
-def _first_with_uneven_quotes(source: Source) -> Iterator[Found]:
-    for token in source.tokens:
-        if token.text.count("'") % 2:
-            yield Found(source, token.start, token.end, "the text has an odd number of apostrophes, the first one here")
-            return
+        # Those in comments are another rule's.
+        uneven = [token for token in source.tokens if token.is_code and token.text.count("'") % 2]
+        if len(uneven) % 2:
+            message = "the code has an odd number of apostrophes, the first one without a partner here"
+            yield Found(source, uneven[0].start, uneven[0].end, message)
 
 
 def _dollar_quotes(script: Script) -> Iterator[Found]:

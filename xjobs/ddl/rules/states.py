@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from xjobs.ddl.findings import Rule
 from xjobs.ddl.lexer import Kind, Token
@@ -16,24 +17,9 @@ _COLUMN = "state"
 _COMPARISONS = frozenset({"=", "<>", "!=", "is"})
 # What may stand between `state =` and the literals it is compared with, or set to.
 _BETWEEN = frozenset(
-    [
-        "not",
-        "in",
-        "any",
-        "some",
-        "all",
-        "array",
-        "distinct",
-        "from",
-        "(",
-        "[",
-        ",",
-        "text",
-        "::",
-        "]",
-        "coalesce",
-        "lower",
-    ]
+    """
+    not in any some all array distinct from ( [ , text :: ] coalesce lower
+    """.split()  # noqa: SIM905 - one word per line would fill a page
 )
 
 
@@ -74,7 +60,7 @@ def _goes_on(rest: tuple[Token, ...], index: int) -> bool:
 
 
 def _results_of_case(code: tuple[Token, ...]) -> Iterator[Token]:
-    for before, token in zip(code, code[1:], strict=False):
+    for before, token in pairwise(code):
         if token.kind is Kind.STRING and before.text.lower() in ("then", "else"):
             yield token
         if token.text.lower() == "end":

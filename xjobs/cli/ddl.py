@@ -1,0 +1,129 @@
+"""Owns `xjobs ddl`: the checks of DDL as a command, for CI and for the shell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from xjobs.ddl import Rule, Source
+
+__all__ = ["ddl"]
+
+_FORMATS = ("text", "json", "github", "sarif")
+
+
+@click.group()
+def ddl() -> None:
+    """Check DDL: the queue's schema and the app's own."""
+
+
+@ddl.command("rules")
+def list_rules() -> None:
+    """List the rules by group; those marked with * are checked only when they are named."""
+    from xjobs.ddl import RULES
+
+    width = max(map(len, RULES))
+    group = None
+    for rule in RULES.values():
+        if rule.group != group:
+            click.echo(f"{rule.group}:")
+            group = rule.group
+        click.echo(f"  {rule.id:<{width}} {' ' if rule.default else '*'} {rule.reason}")
+
+
+def _explain(context: click.Context, _option: click.Parameter, name: str | None) -> None:
+    if name is None or context.resilient_parsing:
+        return
+    from xjobs.ddl import RULES
+
+    if name not in RULES:
+        raise click.UsageError(f"{name!r} is no rule: `xjobs ddl rules` lists them")
+    click.echo(_explained(RULES[name]))
+    context.exit(0)
+
+
+def _explained(rule: Rule) -> str:
+    lines = [
+        f"{rule.id} (group {rule.group})",
+        f"  why:  {rule.reason}",
+        f"  fix:  {rule.fix}{' --fix does it.' if rule.fixable else ''}",
+        f"  asks: {'the text alone' if rule.kind == 'text' else 'a Postgres server'}",
+        f"  runs: {'by default' if rule.default else 'when it or its group is named by --rules'}",
+        f"  page: {rule.page}",
+    ]
+    return "\n".join(lines)
+
+
+@ddl.command("check", no_args_is_help=True)
+@click.argument("references", nargs=-1, metavar="FILE|module:CONSTANT|-...")
+@click.option("--queries", multiple=True, metavar="REFERENCE", help="Queries that use the schema. Repeatable.")
+@click.option("--baseline", multiple=True, metavar="REFERENCE", help="The DDL as it was released. Repeatable.")
+@click.option(
+    "--rules", multiple=True, metavar="NAME,...", help="Rules and groups to check; `default`, `all`. Repeatable."
+)
+@click.option(
+    "--ignore", multiple=True, metavar="RULE=REASON", help="Leave a rule or group out, for a reason. Repeatable."
+)
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
+@click.option("--fix", is_flag=True, help="Make the fixes that are mechanical: in files in place, of - to stdout.")
+@click.option(
+    "--explain", metavar="RULE", callback=_explain, expose_value=False, is_eager=True, help="Say what a rule is for."
+)
+@click.pass_context
+def check_ddl(context: click.Context, references: Sequence[str], **options: Any) -> None:
+    """Check texts of DDL by their text alone; no server is asked.
+
+    Each FILE, or module:CONSTANT (a text, or a list, tuple or dict of them), is a schema or migration of its own; - is
+    standard input. Exits with 0 if nothing was found, with 1 if something was, with 2 if it could not be checked.
+    """
+    from xjobs.ddl import RULES, Findings, check, load, parse_ignore
+    from xjobs.ddl.reports import FORMATS
+
+    if not references and not options["queries"]:
+        raise click.UsageError("name a file, module:CONSTANT, or - for standard input")
+    _make_importable()
+    ignore = parse_ignore(options["ignore"])
+    rules = [name.strip() for names in options["rules"] for name in names.split(",")] or None
+    scripts = [load(reference) for reference in references]
+    queries = [source for reference in options["queries"] for source in load(reference, "queries")]
+    baseline = [source for reference in options["baseline"] for source in load(reference)]
+    if options["fix"]:
+        scripts = [[_mended(source, rules, baseline, ignore) for source in script] for script in scripts]
+    results = [check(script, rules=rules, baseline=baseline, ignore=ignore) for script in scripts]
+    results.append(check((), queries, rules=rules, ignore=ignore))
+    findings = Findings(
+        (finding for result in results for finding in result),
+        (each for result in results for each in result.suppressed),
+    )
+    sources = [source for script in scripts for source in script] + queries
+    to_stderr = options["fix"] and "-" in references
+    click.echo(FORMATS[options["form"]](findings, sources, RULES), err=to_stderr)
+    context.exit(1 if findings else 0)
+
+
+def _make_importable() -> None:
+    """Let `module:CONSTANT` name modules of the directory that the command runs in, as `python -m` would."""
+    import sys
+
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
+def _mended(source: Source, rules: list[str] | None, baseline: list[Source], ignore: dict[str, str]) -> Source:
+    from dataclasses import replace
+
+    from xjobs.ddl.fixing import fixed
+
+    in_python = source.path is not None and source.path.suffix == ".py"
+    if in_python or (source.path is None and source.name != "<stdin>"):
+        return source
+    text = fixed(source, rules=rules, baseline=baseline, ignore=ignore)
+    if source.path is None:
+        click.echo(text, nl=False)
+    elif text != source.text:
+        # As bytes, so that line breaks stay as they are.
+        source.path.write_bytes(text.encode())
+    return replace(source, text=text)
