@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from xjobs.cli.failure import Failure
+
 if TYPE_CHECKING:
     from xjobs.ddl import Rule, Source
+    from xjobs.ddl.sources import SourceKind
 
 __all__ = ["ddl"]
 
@@ -65,7 +70,7 @@ def _explained(rule: Rule) -> str:
     "--rules", multiple=True, metavar="NAME,...", help="Rules and groups to check; `default`, `all`. Repeatable."
 )
 @click.option(
-    "--ignore", multiple=True, metavar="RULE=REASON", help="Leave a rule or group out, for a reason. Repeatable."
+    "--ignore", multiple=True, metavar="RULE=REASON", help="Live with a rule or group, for a reason. Repeatable."
 )
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--fix", is_flag=True, help="Make the fixes that are mechanical: in files in place, of - to stdout.")
@@ -73,34 +78,43 @@ def _explained(rule: Rule) -> str:
     "--explain", metavar="RULE", callback=_explain, expose_value=False, is_eager=True, help="Say what a rule is for."
 )
 @click.pass_context
-def check_ddl(context: click.Context, references: Sequence[str], **options: Any) -> None:
+def check_ddl(
+    context: click.Context,
+    /,
+    references: Sequence[str],
+    queries: Sequence[str],
+    baseline: Sequence[str],
+    rules: Sequence[str],
+    ignore: Sequence[str],
+    form: str,
+    fix: bool,
+) -> None:
     """Check texts of DDL by their text alone; no server is asked.
 
     Each FILE, or module:CONSTANT (a text, or a list, tuple or dict of them), is a schema or migration of its own; - is
     standard input. Exits with 0 if nothing was found, with 1 if something was, with 2 if it could not be checked.
     """
-    from xjobs.ddl import RULES, Findings, check, load, parse_ignore
+    from xjobs.ddl import RULES, Findings, check, parse_ignore
     from xjobs.ddl.reports import FORMATS
 
-    if not references and not options["queries"]:
+    if not references and not queries:
         raise click.UsageError("name a file, module:CONSTANT, or - for standard input")
     _make_importable()
-    ignore = parse_ignore(options["ignore"])
-    rules = [name.strip() for names in options["rules"] for name in names.split(",")] or None
-    scripts = [load(reference) for reference in references]
-    queries = [source for reference in options["queries"] for source in load(reference, "queries")]
-    baseline = [source for reference in options["baseline"] for source in load(reference)]
-    if options["fix"]:
-        scripts = [[_mended(source, rules, baseline, ignore) for source in script] for script in scripts]
-    results = [check(script, rules=rules, baseline=baseline, ignore=ignore) for script in scripts]
-    results.append(check((), queries, rules=rules, ignore=ignore))
+    reasons = parse_ignore(ignore)
+    names = [name.strip() for each in rules for name in each.split(",")] or None
+    released = _load(baseline)
+    scripts = [_load([reference]) for reference in references]
+    if fix:
+        scripts = [[_mended(source, names, released, reasons) for source in script] for script in scripts]
+    asked = _load(queries, "queries")
+    results = [check(script, rules=names, baseline=released, ignore=reasons) for script in scripts]
+    results.append(check((), asked, rules=names, ignore=reasons))
     findings = Findings(
         (finding for result in results for finding in result),
         (each for result in results for each in result.suppressed),
     )
-    sources = [source for script in scripts for source in script] + queries
-    to_stderr = options["fix"] and "-" in references
-    click.echo(FORMATS[options["form"]](findings, sources, RULES), err=to_stderr)
+    sources = [source for script in scripts for source in script] + asked
+    click.echo(FORMATS[form](findings, sources, RULES), err=fix and "-" in references)
     context.exit(1 if findings else 0)
 
 
@@ -112,18 +126,30 @@ def _make_importable() -> None:
         sys.path.insert(0, "")
 
 
-def _mended(source: Source, rules: list[str] | None, baseline: list[Source], ignore: dict[str, str]) -> Source:
-    from dataclasses import replace
+def _load(references: Sequence[str], kind: SourceKind = "ddl") -> list[Source]:
+    from xjobs.ddl import load
 
+    return [source for reference in references for source in load(reference, kind)]
+
+
+def _mended(source: Source, rules: list[str] | None, baseline: list[Source], ignore: dict[str, str]) -> Source:
     from xjobs.ddl.fixing import fixed
 
-    in_python = source.path is not None and source.path.suffix == ".py"
-    if in_python or (source.path is None and source.name != "<stdin>"):
+    if source.path is None and source.name != "<stdin>":
+        return source
+    if source.path is not None and source.path.suffix == ".py":
         return source
     text = fixed(source, rules=rules, baseline=baseline, ignore=ignore)
     if source.path is None:
         click.echo(text, nl=False)
     elif text != source.text:
-        # As bytes, so that line breaks stay as they are.
-        source.path.write_bytes(text.encode())
+        _write(source.path, text)
     return replace(source, text=text)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        # As bytes, so that line breaks stay as they are.
+        path.write_bytes(text.encode())
+    except OSError as error:
+        raise Failure(f"{path} cannot be written: {error.strerror}") from error
