@@ -10,6 +10,7 @@ from xjobs.ddl.script import Found, Script
 
 __all__ = ["RULES"]
 
+_MESSAGE = "every column of a row, whatever columns there are"
 _AFTER_STAR = frozenset({",", ")", "from", "into", "where", "union", "order", "limit"})
 
 # A star behind these, or behind a dot, is every column; elsewhere it multiplies, or is that of count(*).
@@ -23,8 +24,10 @@ def _stars(script: Script) -> Iterator[Found]:
             before = placed.code[at - 1]
             if token.text != "*" or depth_of_call[at]:
                 continue
-            if before.text == "." or (before.text.lower() in _BEFORE_STAR and _ends_an_item(placed.code, at)):
-                yield placed.found("every column of a row, whatever columns there are", before, token)
+            if before.text == ".":
+                yield placed.found(_MESSAGE, placed.code[max(at - 2, 0)], token)
+            elif before.text.lower() in _BEFORE_STAR and _ends_an_item(placed.code, at):
+                yield placed.found(_MESSAGE, before, token)
 
 
 def _ends_an_item(code: tuple[Token, ...], at: int) -> bool:
