@@ -71,8 +71,8 @@ _REST_OF_ESCAPED = re.compile(r"(?:[^'\\]|''|\\.)*'", re.DOTALL)
 _REST_OF_NAME = re.compile(r'(?:[^"]|"")*"')
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
-# A string goes on after a line break, and in its own way: E'a' newline 'b\'' is one value.
-_CONTINUES = re.compile(r"[ \t\f\v]*[\n\r][ \t\n\r\f\v]*'")
+# Strings with a line break between them are one, of the kind of the first: in E'a' newline 'b\'' both have escapes.
+_CONTINUES = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*)*[\n\r](?:[ \t\n\r\f\v]|--[^\n\r]*[\n\r])*'")
 
 _KINDS = {
     "SPACE": Kind.SPACE,
@@ -96,14 +96,16 @@ def tokenize(text: str) -> Iterator[Token]:
         DdlSyntaxInvalid: a quote or comment that does not end, or a character that begins nothing in SQL (a backslash,
             as psql's own commands have it, or NUL); position named.
     """
-    at, length = 0, len(text)
+    at, length, continued_at = 0, len(text), -1
     while at < length:
         match = _TOKEN.match(text, at)
         if match is None:
             raise _no_token(text, at)
-        branch = match.lastgroup or ""
+        branch = "ESCAPED" if at == continued_at else match.lastgroup or ""
         end = _CLOSERS[branch](text, match) if branch in _CLOSERS else match.end()
         yield Token(_KINDS[branch], text[at:end], at)
+        if branch == "ESCAPED" and (continued := _CONTINUES.match(text, end)) is not None:
+            continued_at = continued.end() - 1
         at = end
 
 
@@ -123,10 +125,7 @@ def _end_of_plain(text: str, match: re.Match[str]) -> int:
 
 
 def _end_of_escaped(text: str, match: re.Match[str]) -> int:
-    end = _end_of(_REST_OF_ESCAPED, text, match, "a string", "'")
-    while (continued := _CONTINUES.match(text, end)) is not None:
-        end = _end_of(_REST_OF_ESCAPED, text, continued, "a string", "'")
-    return end
+    return _end_of(_REST_OF_ESCAPED, text, match, "a string", "'")
 
 
 def _end_of_name(text: str, match: re.Match[str]) -> int:

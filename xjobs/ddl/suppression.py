@@ -22,7 +22,7 @@ __all__ = ["RULES", "parse_ignore", "suppress"]
 
 _FORM = "-- xjobs: ignore RULE because REASON"
 _COMMENT = re.compile(r"(?:--|/\*)\s*xjobs:\s*ignore\b(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
-_REST = re.compile(r"\s+(?P<rules>[\w-]+(?:\s*,\s*[\w-]+)*)\s+because\s+(?P<reason>\S.*?)(?:\*/)?\s*", re.DOTALL)
+_REST = re.compile(r"\s+(?P<rules>[\w-]+(?:\s*,\s*[\w-]+)*)\s+because\s+(?P<reason>\S.*?)\s*(?:\*/)?\s*", re.DOTALL)
 
 
 def parse_ignore(texts: Iterable[str]) -> dict[str, str]:

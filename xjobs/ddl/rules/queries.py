@@ -31,16 +31,7 @@ def _stars(script: Script) -> Iterator[Found]:
 
 
 def _ends_an_item(code: tuple[Token, ...], at: int) -> bool:
-    return at + 1 == len(code) or code[at + 1].text.lower() in (
-        ",",
-        "from",
-        ")",
-        "into",
-        "where",
-        "union",
-        "order",
-        "limit",
-    )
+    return at + 1 == len(code) or code[at + 1].text.lower() in _AFTER_STAR
 
 
 def _inside_calls(words: list[str]) -> list[bool]:
