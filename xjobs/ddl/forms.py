@@ -6,6 +6,7 @@ Names are as Postgres folds them, with their schema where one is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ __all__ = [
     "Other",
     "form_of",
     "name_of",
+    "normal_form",
     "spelling",
     "words",
 ]
@@ -65,8 +67,58 @@ def words(tokens: Sequence[Token]) -> tuple[str, ...]:
 
 
 def spelling(tokens: Sequence[Token]) -> str:
-    """The tokens as one text, equal for statements that differ in spaces, comments and the case of words."""
+    """The tokens as one text, without spaces and comments and with words in lower case."""
     return " ".join(words(tokens))
+
+
+_PLAIN_NAME = re.compile(r'"[a-z_][a-z0-9_$]*"')
+
+# Ways to write one thing, by the way that Postgres keeps; what it takes for granted becomes nothing.
+_SYNONYMS = {
+    ("timestamp", "with", "time", "zone"): ("timestamptz",),
+    ("timestamp", "without", "time", "zone"): ("timestamp",),
+    ("character", "varying"): ("varchar",),
+    ("using", "btree"): (),
+    ("integer",): ("int",),
+    ("int4",): ("int",),
+    ("int8",): ("bigint",),
+    ("bool",): ("boolean",),
+    ("!=",): ("<>",),
+    ("asc",): (),
+}
+
+
+def normal_form(tokens: Sequence[Token]) -> str:
+    """The tokens as one text that is equal for statements that differ only in how they are written.
+
+    Spaces, comments, the case of words and needless quotes make no difference, nor do synonyms and the order of the
+    literals of an `in`.
+    """
+    found: list[str] = []
+    spelled = tuple(_unquoted(token) for token in tokens)
+    at = 0
+    while at < len(spelled):
+        for written, kept in _SYNONYMS.items():
+            if spelled[at : at + len(written)] == written:
+                found += kept
+                at += len(written)
+                break
+        else:
+            found.append(spelled[at])
+            at += 1
+        if found[-2:] == ["in", "("]:
+            literals = spelled[at : spelled.index(")", at) if ")" in spelled[at:] else len(spelled)]
+            if set(literals[1::2]) <= {","} and all(literal[0] in "'0123456789" for literal in literals[::2]):
+                found.append(" , ".join(sorted(literals[::2])))
+                at += len(literals)
+    return " ".join(found)
+
+
+def _unquoted(token: Token) -> str:
+    """The token in lower case, a name without quotes that change nothing."""
+    if token.kind is Kind.NAME and _PLAIN_NAME.fullmatch(token.text):
+        return token.text[1:-1]
+    return token.text.lower() if token.kind is Kind.WORD else token.text
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ alter table x_outbox add column if not exists claimed_at timestamptz;
 alter table x_outbox add column if not exists claimed_by text;
 
 -- The run of the job to come, chosen when the row is staged, so that the caller can be told it.
+-- xjobs: ignore volatile-default because each row needs a run of its own and an outbox is short
 alter table x_outbox add column if not exists run_id uuid not null default gen_random_uuid();
 
 -- The watermark of each schedule: everything up to it has been dealt with. Kept here and not in a

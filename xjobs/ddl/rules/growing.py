@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from xjobs.ddl.findings import Rule
-from xjobs.ddl.forms import Action, AlterTable, CreateIndex, CreateTable, Drop, spelling
+from xjobs.ddl.forms import Action, AlterTable, CreateIndex, CreateTable, Drop, normal_form, spelling
 from xjobs.ddl.script import Found, Placed, Script
 
 __all__ = ["RULES"]
@@ -58,15 +58,15 @@ def _tables_edited(script: Script) -> Iterator[Found]:
     for ours, released in _pairs(script):
         for name in ours.tables.keys() & released.tables.keys():
             here, there = ours.tables[name], released.tables[name]
-            if spelling(here.code) != spelling(there.code):
+            if normal_form(here.code) != normal_form(there.code):
                 yield here.found(f"{_difference(here, there)}, and {name} has shipped")
 
 
 def _difference(here: Placed, there: Placed) -> str:
     assert isinstance(here.form, CreateTable)  # noqa: S101 - for the type checker, as the next
     assert isinstance(there.form, CreateTable)  # noqa: S101
-    now = {column.name: spelling(column.tokens) for column in here.form.columns}
-    before = {column.name: spelling(column.tokens) for column in there.form.columns}
+    now = {column.name: normal_form(column.tokens) for column in here.form.columns}
+    before = {column.name: normal_form(column.tokens) for column in there.form.columns}
     parts = [
         ("adds", [name for name in now if name not in before]),
         ("leaves out", [name for name in before if name not in now]),
@@ -80,7 +80,7 @@ def _columns_edited(script: Script) -> Iterator[Found]:
     for ours, released in _pairs(script):
         for name in ours.columns.keys() & released.columns.keys():
             (placed, here), (_, there) = ours.columns[name], released.columns[name]
-            if here.column and there.column and spelling(here.column.tokens) != spelling(there.column.tokens):
+            if here.column and there.column and normal_form(here.column.tokens) != normal_form(there.column.tokens):
                 message = f"column {name} was released as: {spelling(there.column.tokens)}"
                 yield placed.found(message, here.tokens[0], here.tokens[-1])
 
@@ -89,7 +89,7 @@ def _indexes_edited(script: Script) -> Iterator[Found]:
     for ours, released in _pairs(script):
         for name in ours.indexes.keys() & released.indexes.keys():
             here, there = ours.indexes[name], released.indexes[name]
-            if name and spelling(here.code) != spelling(there.code):
+            if name and normal_form(here.code) != normal_form(there.code):
                 yield here.found(f"index {name} was released as: {spelling(there.code)}")
 
 
