@@ -17,5 +17,7 @@ TEXT_RULES: tuple[Rule, ...] = (
     *states.RULES,
     *queries.RULES,
     *migrations.RULES,
+    *installing.STRICT,
+    *migrations.STRICT,
     *suppression.RULES,
 )

@@ -9,7 +9,7 @@ from xjobs.ddl.findings import Rule
 from xjobs.ddl.forms import Action, AlterTable, Create, CreateIndex, CreateTable, Drop, Other
 from xjobs.ddl.script import Edit, Found, Placed, Script
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "STRICT"]
 
 # Kinds of objects that Postgres creates with `if not exists`, and those that it creates with `or replace`.
 _IF_NOT_EXISTS = frozenset({"table", "index", "schema", "extension", "sequence", "materialized view", "foreign table"})
@@ -141,6 +141,7 @@ def _words(placed: Placed) -> set[str]:
     return {token.text.lower() for token in placed.code}
 
 
+_STRICT = "strict"
 _GROUP = "install"
 
 RULES = (
@@ -159,9 +160,12 @@ RULES = (
         fix="Keep one of them; give an index that has changed a new name and drop the old one.",
         find=_created_and_dropped,
     ),
+)
+
+STRICT = (
     Rule(
         id="statement-form",
-        group=_GROUP,
+        group=_STRICT,
         default=False,
         reason="A schema of few forms can be read, compared and split by simple tools.",
         fix="Use create table, create index, alter table add column and drop index, each with its `if [not] exists`.",
@@ -169,7 +173,7 @@ RULES = (
     ),
     Rule(
         id="enforced-by-database",
-        group=_GROUP,
+        group=_STRICT,
         default=False,
         reason="Foreign keys, checks and triggers take locks and time that the statements do not show.",
         fix="Enforce it in code, or leave this rule out.",

@@ -15,7 +15,7 @@ from xjobs.ddl.forms import Action, AlterTable, Column, CreateIndex, CreateTable
 from xjobs.ddl.lexer import Kind, Token
 from xjobs.ddl.script import Found, Placed, Script
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "STRICT"]
 
 # Functions whose value is one for the whole statement: as a default they are evaluated once and rewrite nothing.
 _ONCE_PER_STATEMENT = frozenset(
@@ -221,6 +221,7 @@ def _without_schema(script: Script) -> Iterator[Found]:
             yield placed.found(f"which {table} this is depends on the search_path")
 
 
+_STRICT = "strict"
 _GROUP = "migration"
 
 RULES = (
@@ -322,9 +323,12 @@ RULES = (
         fix="End it with commit.",
         find=_transactions_open,
     ),
+)
+
+STRICT = (
     Rule(
         id="index-not-concurrent",
-        group=_GROUP,
+        group=_STRICT,
         default=False,
         reason="An index on a table with rows is built while writers wait.",
         fix="Use `concurrently`, outside a transaction.",
@@ -332,7 +336,7 @@ RULES = (
     ),
     Rule(
         id="lock-timeout",
-        group=_GROUP,
+        group=_STRICT,
         default=False,
         reason="A statement that waits for its lock makes everybody behind it wait, too.",
         fix="Set lock_timeout to some seconds first, and try again when it strikes.",
@@ -340,7 +344,7 @@ RULES = (
     ),
     Rule(
         id="statement-timeout",
-        group=_GROUP,
+        group=_STRICT,
         default=False,
         reason="A statement that takes long holds its locks for long.",
         fix="Set statement_timeout first.",
@@ -348,7 +352,7 @@ RULES = (
     ),
     Rule(
         id="table-schema",
-        group=_GROUP,
+        group=_STRICT,
         default=False,
         reason="Without a schema, the search_path of whoever runs the script decides which table is meant.",
         fix="Write schema.table.",
