@@ -79,6 +79,27 @@ def test_what_is_no_sql_is_refused_by_source_and_place() -> None:
     assert (caught.value.source, caught.value.line, caught.value.column) == ("a.sql", 2, 8)
 
 
+MISSPELT = {
+    "hello world": (1, 1, "hello begins no statement of Postgres: correct it, or put it in a comment"),
+    "select 1;\n creat table t (id int)": (2, 2, "creat begins no statement of Postgres: perhaps create is meant"),
+    "create /* a */ tabel t (id int)": (1, 16, "tabel is nothing that Postgres can create: perhaps table is meant"),
+    "drop indx t": (1, 6, "indx is nothing that Postgres can drop: perhaps index is meant"),
+    "'a'": (1, 1, "'a' begins no statement of Postgres"),
+    '"select" 1': (1, 1, '"select" begins no statement of Postgres'),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), MISSPELT.items(), ids=MISSPELT)
+def test_what_begins_no_statement_is_refused_at_its_place(text: str, expected: tuple[int, int, str]) -> None:
+    line, column, message = expected
+    source = Source("a.sql", text)
+    for ddl, queries, baseline in (([source], [], []), ([], [source], []), ([], [], [source])):
+        with pytest.raises(DdlSyntaxInvalid) as caught:
+            check(ddl, queries, baseline=baseline)
+        assert str(caught.value).startswith(f"a.sql:{line}:{column}: {message}")
+        assert (caught.value.line, caught.value.column) == (line, column)
+
+
 def test_every_rule_is_documented_by_itself() -> None:
     for rule in RULES.values():
         assert rule.page == f"docs/ddl-rules.md#{rule.id}"

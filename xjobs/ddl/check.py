@@ -47,6 +47,8 @@ def check(
     selected = select_rules(rules)
     _refuse_unknown(ignore)
     script = Script(_sources(ddl), tuple(queries), _sources(baseline), NAMES)
+    for source in (*script.ddl, *script.queries, *script.baseline):
+        source.check_commands()
     findings = [finding_of(rule, found) for rule in selected if rule.find for found in rule.find(script)]
     return suppress(findings, (*script.ddl, *script.queries), RULES, ignore)
 

@@ -12,7 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from xjobs.ddl.lexer import Kind, Token, tokenize
+from xjobs.ddl.commands import misspelt
+from xjobs.ddl.lexer import Kind, Token, syntax_error, tokenize
 from xjobs.ddl.positions import Positions, shown
 from xjobs.ddl.split import Statement, statements_of
 from xjobs.errors import DdlSourceInvalid, DdlSyntaxInvalid
@@ -63,6 +64,18 @@ class Source:
         tokens = self.tokens
         with self._naming_itself():
             return tuple(statements_of(self.text, tokens))
+
+    def check_commands(self) -> None:
+        """Refuse the source if one of its statements begins as none of Postgres does.
+
+        Raises:
+            DdlSyntaxInvalid: one does; `line` and `column` are those of the file.
+        """
+        for statement in self.statements:
+            fault = misspelt(statement)
+            if fault is not None:
+                with self._naming_itself():
+                    raise syntax_error(self.text, *fault)
 
     @contextmanager
     def _naming_itself(self) -> Iterator[None]:
