@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xjobs.ddl import split_statements
 from xjobs.sql import SQL_JOBS_TABLE, statements
 
 SCHEMA = "SQL_JOBS_TABLE"
@@ -40,7 +41,7 @@ DEPTH = f"on x_jobs (queue, state, run_at) where state in {COUNTED}"
 LIVE = "('ready', 'delayed', 'running', 'suspended');"
 CLAIM = "x_jobs_claim_idx on x_jobs (queue, run_at) where state in ('ready', 'delayed', 'suspended')"
 PAUSES = "create table if not exists x_job_pauses ("
-LAST = "on x_jobs (queue, visible_at, id) where state = 'running';"
+LAST = f"{split_statements(SQL_JOBS_TABLE)[-1].text};"
 
 HARMFUL = (
     # --- the form of the text ---

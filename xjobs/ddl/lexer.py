@@ -1,7 +1,7 @@
 """Owns cutting SQL text into tokens, by the rules of Postgres' own scanner.
 
 Every character belongs to exactly one token, so offsets are those of the text. Strings are read as under
-`standard_conforming_strings`, Postgres' default since 9.1. docs/decisions/0012 says why this is not sqlparse.
+`standard_conforming_strings`, Postgres' default since 9.1. docs/decisions/0011 says why this is not sqlparse.
 """
 
 from __future__ import annotations
