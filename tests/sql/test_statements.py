@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import xjobs.sql
-from xjobs.sql import Statement, split_statements, statements
+from xjobs.sql import Statement, statements
 from xjobs.sql.statement import parse
 from xjobs.states import COUNTED, FINISHED, LIVE, WAITING
 
@@ -161,11 +161,6 @@ def test_the_schema_file_is_no_statement_file(tmp_path: Path) -> None:
     (tmp_path / "schema.sql").write_text("create table x ();")
     (tmp_path / "a.sql").write_text(ONE)
     assert list(xjobs.sql._read(tmp_path)) == ["SQL_ONE"]
-
-
-def test_split_drops_comments_and_empty_chunks() -> None:
-    text = "-- one\nselect 1\n  -- inside\n  as one;\n\n-- two\nselect 2;\n-- nothing follows\n;;\n"
-    assert split_statements(text) == ["select 1\n  as one", "select 2"]
 
 
 def code(statement: str) -> str:

@@ -66,9 +66,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_REST_OF_PLAIN = re.compile(r"(?:[^']|'')*'")
-_REST_OF_ESCAPED = re.compile(r"(?:[^'\\]|''|\\.)*'", re.DOTALL)
-_REST_OF_NAME = re.compile(r'(?:[^"]|"")*"')
+_REST_OF_PLAIN = re.compile(r"[^']*+(?:''[^']*+)*+'")
+_REST_OF_ESCAPED = re.compile(r"[^'\\]*+(?:(?:''|\\.)[^'\\]*+)*+'", re.DOTALL)
+_REST_OF_NAME = re.compile(r'[^"]*+(?:""[^"]*+)*+"')
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 # Strings with a line break between them are one, of the kind of the first: in E'a' newline 'b\'' both have escapes.

@@ -65,19 +65,6 @@ def statements() -> dict[str, Statement]:
         return dict(_loaded)
 
 
-def split_statements(text: str) -> list[str]:
-    """The statements of a schema text: split on every `;`, without comment lines and the chunks that hold only those.
-
-    Naive on purpose: installers that send one statement per round trip split like this, so the schema has to stand it.
-    """
-    chunks = ("\n".join(_code_lines(chunk)).strip() for chunk in text.split(";"))
-    return [chunk for chunk in chunks if chunk]
-
-
-def _code_lines(chunk: str) -> list[str]:
-    return [line for line in chunk.splitlines() if not line.lstrip().startswith("--")]
-
-
 def _read(directory: Path) -> dict[str, Statement]:
     found: dict[str, Statement] = {}
     origins: dict[str, str] = {"SQL_JOBS_TABLE": _SCHEMA_FILE}
