@@ -151,6 +151,14 @@ def test_nothing_else_does(text: str) -> None:
     assert findings.suppressed == []
 
 
+def test_a_comment_of_no_statement_stands_for_itself() -> None:
+    alone = "-- xjobs: ignore comment-only-chunk because the file is to be filled"
+    for text in (alone, f"select 1;\n{alone}"):
+        assert [each.finding.rule for each in check(text).suppressed] == ["comment-only-chunk"]
+    assert rules_of(check(f"{ADD};\n-- {WHY}\n", rules=["varchar-limit"])) == ["varchar-limit"]
+    assert rules_of(check(f"{ADD};\n-- xjobs: ignore x", rules=["ignoring"])) == ["ignore-without-reason"]
+
+
 def test_options_ignore_a_rule_or_a_group_everywhere() -> None:
     ignore = parse_ignore(["varchar-limit=the standard says 40", "narrow-key = few rows = few keys"])
     findings = check(WRONG, ignore=ignore)

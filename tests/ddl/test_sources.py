@@ -40,9 +40,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "case_schema.py"
     path.write_text(MODULE, encoding="utf-8")
     (tmp_path / "case_broken.py").write_text("raise RuntimeError('not\\nhere')")
+    (tmp_path / "case_exits.py").write_text("raise SystemExit(0)")
+    (tmp_path / "case_lazy.py").write_text("def __getattr__(name): raise ValueError(name)")
     monkeypatch.syspath_prepend(tmp_path)
     yield path
-    for name in ("case_schema", "case_broken"):
+    for name in ("case_schema", "case_broken", "case_exits", "case_lazy"):
         sys.modules.pop(name, None)
 
 
@@ -102,6 +104,8 @@ REFUSED = {
     "case_schema:MISSING": "module case_schema has no MISSING",
     "case_nowhere:ONE": "module case_nowhere cannot be imported: ModuleNotFoundError",
     "case_broken:ONE": "module case_broken cannot be imported: RuntimeError: not here",
+    "case_exits:ONE": "module case_exits cannot be imported: SystemExit: 0",
+    "case_lazy:ONE": "module case_lazy cannot be imported: ValueError: ONE",
     "nowhere.sql": "there is no file nowhere.sql",
     ".": ". is a directory",
     "": ". is a directory",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Final, Literal
 
 from xjobs.ddl.commands import misspelt
 from xjobs.ddl.lexer import Kind, Token, syntax_error, tokenize
@@ -21,6 +21,8 @@ from xjobs.errors import DdlSourceInvalid, DdlSyntaxInvalid
 __all__ = ["Source", "SourceKind", "load"]
 
 SourceKind = Literal["ddl", "queries"]
+
+_MISSING: Final = object()
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,12 @@ class Source:
 
     @property
     def tail_comments(self) -> tuple[Token, ...]:
-        """The comments after the `;` of the last statement."""
-        last = self.statements[-1].semicolon if self.statements else None
-        if last is None:
+        """The comments after the `;` of the last statement; all, if there is no statement."""
+        last = self.statements[-1] if self.statements else None
+        if last is not None and last.semicolon is None:
             return ()
-        return tuple(token for token in self.tokens if token.kind is Kind.COMMENT and token.start > last.start)
+        start = last.semicolon.start if last and last.semicolon else 0
+        return tuple(token for token in self.tokens if token.kind is Kind.COMMENT and token.start >= start)
 
     @cached_property
     def _positions(self) -> Positions:
@@ -145,9 +148,8 @@ def load(reference: str, kind: SourceKind = "ddl", *, stdin: BinaryIO | None = N
     """The sources that a reference names.
 
     Args:
-        reference: a path, `module:CONSTANT` (a text, or a list, tuple or dict of texts, each of
-            them a source), or `-` for
-            standard input.
+        reference: a path, `module:CONSTANT` (a text, or a list, tuple or dict of texts, each of them a source), or `-`
+            for standard input.
         kind: what the SQL does.
         stdin: where `-` reads from; the process's own by default.
 
@@ -184,19 +186,19 @@ def _from_constant(module_name: str, constant: str, kind: SourceKind) -> list[So
     name = f"{module_name}:{constant}"
     try:
         module = import_module(module_name)
-    except Exception as error:
+        value = getattr(module, constant, _MISSING)
+    except (Exception, SystemExit) as error:  # the module is the user's and may raise anything
         raise DdlSourceInvalid(
             f"module {module_name} cannot be imported: {type(error).__name__}: {shown(str(error))}",
             "name a module that can be imported from here",
             source=name,
         ) from error
-    if not hasattr(module, constant):
+    if value is _MISSING:
         raise DdlSourceInvalid(f"module {module_name} has no {constant}", "name one of its constants", source=name)
     file: str | None = getattr(module, "__file__", None)
     path = Path(file) if file else None
-    texts = _texts(getattr(module, constant), name)
     placed = _Literals(path, constant)
-    return [placed.source(text, each, kind) for each, text in texts.items()]
+    return [placed.source(text, each, kind) for each, text in _texts(value, name).items()]
 
 
 def _texts(value: object, name: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from xjobs.ddl.findings import Finding, Findings, Rule, Suppressed
 from xjobs.ddl.lexer import Token
 from xjobs.ddl.script import Found, Script
 from xjobs.ddl.sources import Source
-from xjobs.ddl.split import Statement
 from xjobs.errors import DdlSourceInvalid
 
 __all__ = ["RULES", "parse_ignore", "suppress"]
@@ -76,9 +75,9 @@ class _Directive:
 
 
 def _directives(source: Source) -> Iterator[_Directive]:
-    for statement, comments in _comments_of_statements(source):
-        since = source.position(min(statement.start, *(comment.start for comment in comments)))
-        until = source.position(max(statement.end, *(comment.end for comment in comments)))
+    for start, end, comments in _stretches(source):
+        since = source.position(min(start, *(comment.start for comment in comments)))
+        until = source.position(max(end, *(comment.end for comment in comments)))
         for comment in comments:
             if (match := _COMMENT.match(comment.text)) is not None:
                 rest = _REST.fullmatch(match["rest"])
@@ -87,18 +86,20 @@ def _directives(source: Source) -> Iterator[_Directive]:
                 yield _Directive(comment, line, since, until, rules, rest["reason"] if rest else "")
 
 
-def _comments_of_statements(source: Source) -> Iterator[tuple[Statement, list[Token]]]:
-    """The statements that have comments, with those: before it, in it, and after it on the line where it ends."""
-    statements = source.statements
-    for statement, following in zip(statements, [*statements[1:], None], strict=True):
-        comments = [comment for comment in statement.comments if not _is_after_another(source.text, comment)]
+def _stretches(source: Source) -> Iterator[tuple[int, int, list[Token]]]:
+    """What comments stand for, from where to where: a statement with those above, in and behind it, or themselves."""
+    for statement, following in zip(source.statements, [*source.statements[1:], None], strict=False):
         tail = following.comments if following else source.tail_comments
-        comments += [comment for comment in tail if _is_after_another(source.text, comment)]
+        comments = [comment for comment in statement.comments if not _is_behind_another(source.text, comment)]
+        comments += [comment for comment in tail if _is_behind_another(source.text, comment)]
         if comments:
-            yield statement, comments
+            yield statement.start, statement.end, comments
+    left = [comment for comment in source.tail_comments if not _is_behind_another(source.text, comment)]
+    if left:
+        yield left[0].start, left[-1].end, left
 
 
-def _is_after_another(text: str, comment: Token) -> bool:
+def _is_behind_another(text: str, comment: Token) -> bool:
     """Whether the comment stands behind the semicolon of the statement before, on its line."""
     line_before = text[text.rfind("\n", 0, comment.start) + 1 : comment.start]
     return line_before.rstrip().endswith(";")
