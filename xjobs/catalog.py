@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, LiteralString
 
@@ -25,6 +25,7 @@ __all__ = [
     "Catalog",
     "Column",
     "Constraint",
+    "Difference",
     "Index",
     "Sequence",
     "Table",
@@ -120,21 +121,55 @@ class Catalog:
         One line per object that is missing or unexpected and per property that differs. A table that only one of them
         has is one line, without lines for what hangs off it.
         """
+        return [str(each) for each in self.differences(other)]
+
+    def differences(self, other: Catalog) -> list[Difference]:
+        """The lines of `difference`, each with the object that it is about."""
         lonely = self.tables.keys() ^ other.tables.keys()
         return [
-            line
+            each
             for kind in fields(Catalog)
-            for line in _differences(kind.metadata["noun"], getattr(self, kind.name), getattr(other, kind.name), lonely)
+            for each in _differences(kind.metadata["noun"], getattr(self, kind.name), getattr(other, kind.name), lonely)
         ]
 
+    def of_tables(self, tables: Container[str]) -> Catalog:
+        """What of this catalog belongs to these tables; sequences that belong to no table are left out."""
+        return Catalog(
+            tables={name: item for name, item in self.tables.items() if name in tables},
+            columns={name: item for name, item in self.columns.items() if item.table in tables},
+            constraints={name: item for name, item in self.constraints.items() if item.table in tables},
+            indexes={name: item for name, item in self.indexes.items() if item.table in tables},
+            sequences={
+                name: item
+                for name, item in self.sequences.items()
+                if item.owner is not None and item.owner.partition(".")[0] in tables
+            },
+            triggers={name: item for name, item in self.triggers.items() if item.table in tables},
+        )
 
-def _differences(noun: str, found: Mapping[str, Item], expected: Mapping[str, Item], lonely: set[str]) -> Iterator[str]:
+
+@dataclass(frozen=True)
+class Difference:
+    """One line of a comparison: about which object, such as the column `x_jobs.state`, and what of it differs."""
+
+    noun: str
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _differences(
+    noun: str, found: Mapping[str, Item], expected: Mapping[str, Item], lonely: set[str]
+) -> Iterator[Difference]:
     for name in sorted(found.keys() | expected.keys()):
         here, there = found.get(name), expected.get(name)
         if here is not None and there is not None:
-            yield from _changes(f"{noun} {name}", here, there)
+            for change in _changes(f"{noun} {name}", here, there):
+                yield Difference(noun, name, change)
         elif getattr(here or there, "table", None) not in lonely:
-            yield f"{'missing' if here is None else 'unexpected'} {noun} {name}"
+            yield Difference(noun, name, f"{'missing' if here is None else 'unexpected'} {noun} {name}")
 
 
 def _changes(subject: str, found: Item, expected: Item) -> Iterator[str]:

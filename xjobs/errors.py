@@ -37,6 +37,7 @@ data is in attributes; it pickles. Catch `Error` for all of them.
     +-- ConnectionUnsupported   a connection that the queue cannot join
     +-- WouldBlock              a statement that would wait for another transaction
     +-- DrainStopped            a drain that ran out of its budget
+    +-- DdlScratchRefused       a server that lets no database be made for a check
     +-- DdlSourceInvalid        a text that the DDL checks cannot read
         +-- DdlSyntaxInvalid    it is no SQL, at a place that is named
 """
@@ -49,6 +50,7 @@ __all__ = [
     "Aborted",
     "ClaimQueuesEmpty",
     "ConnectionUnsupported",
+    "DdlScratchRefused",
     "DdlSourceInvalid",
     "DdlSyntaxInvalid",
     "DeclarationInvalid",
@@ -335,3 +337,9 @@ class DdlSyntaxInvalid(DdlSourceInvalid):
     """A text that is no SQL; `line` and `column` say where, both from 1."""
 
     code = "X_DDL_SYNTAX_INVALID"
+
+
+class DdlScratchRefused(Error):
+    """A role that may not make the databases in which DDL is checked."""
+
+    code = "X_DDL_SCRATCH_REFUSED"

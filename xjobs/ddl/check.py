@@ -9,6 +9,7 @@ from typing import Final
 from xjobs.ddl.findings import Finding, Findings, Rule
 from xjobs.ddl.positions import shown
 from xjobs.ddl.rules import TEXT_RULES
+from xjobs.ddl.rules.postgres import POSTGRES_RULES
 from xjobs.ddl.script import Found, Script
 from xjobs.ddl.sources import Source
 from xjobs.ddl.suppression import suppress
@@ -16,7 +17,7 @@ from xjobs.errors import DdlSourceInvalid
 
 __all__ = ["RULES", "check", "finding_of", "select_rules"]
 
-RULES: Final[Mapping[str, Rule]] = MappingProxyType({rule.id: rule for rule in TEXT_RULES})
+RULES: Final[Mapping[str, Rule]] = MappingProxyType({rule.id: rule for rule in (*TEXT_RULES, *POSTGRES_RULES)})
 """Every rule by its id."""
 
 NAMES: Final = frozenset(RULES) | {rule.group for rule in RULES.values()}

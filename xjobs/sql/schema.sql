@@ -24,6 +24,7 @@ drop index if exists x_jobs_name_idempotency_live_idx;
 create unique index if not exists x_jobs_name_tenant_idempotency_live_idx on x_jobs (name, (coalesce(tenant_id, '')), idempotency_key) where state in ('ready', 'delayed', 'running', 'suspended');
 
 -- Rows that wait for their time, by queue.
+-- xjobs: ignore index-covered because databases of the original schema have it, and keep it
 create index if not exists x_jobs_claim_idx on x_jobs (queue, run_at) where state in ('ready', 'delayed', 'suspended');
 
 -- What durable steps of a run have recorded. Hangs off the run and not off the job, so that a

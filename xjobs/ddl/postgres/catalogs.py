@@ -1,0 +1,44 @@
+"""Owns comparing what databases hold: all schemas of one with all schemas of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from xjobs.catalog import Catalog, Difference, read_catalog
+from xjobs.ddl.postgres.applying import Place, origin
+from xjobs.ddl.sources import Source
+
+__all__ = ["declared_only", "differences", "of_database", "place"]
+
+Catalogs = Mapping[str, Catalog]
+
+
+def of_database(connection: psycopg.Connection[Any]) -> Catalogs:
+    """The catalog of each schema that is not Postgres' own, nor that of the test clock, by its name."""
+    rows = connection.execute(
+        "select nspname::text from pg_catalog.pg_namespace "
+        "where nspname !~ '^pg_' and nspname not in ('information_schema', 'xjobs_time')"
+    ).fetchall()
+    # Whether the clock of tests is in the path must not show: it is told apart by a rule of its own.
+    catalogs = {name: read_catalog(connection, name, prefix="", normalise_clock=True) for (name,) in rows}
+    return {name: catalog for name, catalog in catalogs.items() if catalog != Catalog()}
+
+
+def differences(found: Catalogs, expected: Catalogs) -> Iterator[Difference]:
+    """What keeps the one from being the other, schema by schema."""
+    for name in sorted(found.keys() | expected.keys()):
+        for each in found.get(name, Catalog()).differences(expected.get(name, Catalog())):
+            yield each if name == "public" else Difference(each.noun, each.name, f"schema {name}: {each.text}")
+
+
+def declared_only(found: Catalogs, expected: Catalogs) -> Catalogs:
+    """Of a database's catalogs, what belongs to the tables that another has."""
+    return {name: found.get(name, Catalog()).of_tables(catalog.tables) for name, catalog in expected.items()}
+
+
+def place(sources: Sequence[Source], difference: Difference) -> Place:
+    """Where in the sources the object of a difference comes from."""
+    return origin(sources, *difference.name.split("."))

@@ -1,0 +1,107 @@
+"""Owns the rules about queries: Postgres takes them, the declared index serves them, and they read no whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import psycopg
+
+from xjobs.ddl.findings import Finding
+from xjobs.ddl.positions import shown
+from xjobs.ddl.postgres.applying import origin, said
+from xjobs.ddl.postgres.bench import Bench
+from xjobs.ddl.postgres.planner import Node, Prepared, without_other_indexes
+from xjobs.ddl.postgres.queries import Query, Use
+from xjobs.ddl.rules.postgres import INDEX_UNUSED, QUERY_FAILS, SEQUENTIAL_SCAN
+
+__all__ = ["index_unused", "query_fails", "sequential_scan"]
+
+# Tables are empty, so the planner would read them; this makes that its last resort.
+_NO_SCAN: Final = {"enable_seqscan": "off"}
+
+
+def query_fails(bench: Bench) -> Iterator[Finding]:
+    """A query that cannot be prepared, or for which there is no plan."""
+    for query in bench.queries:
+        refused = _refused(bench, query)
+        if refused is not None:
+            message = f"Postgres refuses {query.name}: {said(refused)} (SQLSTATE {refused.sqlstate})"
+            place = query.at(refused.diag.statement_position)
+            yield place.finding(QUERY_FAILS, message, _REMEDIES.get(refused.sqlstate or ""))
+
+
+def _refused(bench: Bench, query: Query) -> psycopg.Error | None:
+    try:
+        with Prepared(bench.connection, query.native.text) as prepared:
+            if prepared.is_planned:
+                prepared.nodes()
+    except psycopg.Error as error:
+        if bench.connection.broken:
+            raise
+        return error
+    return None
+
+
+_REMEDIES: Final = {
+    "42P18": "cast the parameter, so that its type is known: $1::text",
+    "42P10": "spell the conflict target as a unique index does, with its predicate",
+}
+
+
+def sequential_scan(bench: Bench) -> Iterator[Finding]:
+    """A query that reads a whole table although it was said not to: no index answers it."""
+    for query in bench.queries:
+        # One that Postgres refuses is another rule's.
+        if query.may_scan or _refused(bench, query) is not None:
+            continue
+        with Prepared(bench.connection, query.native.text) as prepared:
+            nodes = prepared.nodes(settings=_NO_SCAN)
+        scanned = {node["Relation Name"]: node for node in nodes if node["Node Type"] == "Seq Scan"}
+        for table, node in sorted(scanned.items()):
+            condition = f", to find {node['Filter']}" if "Filter" in node else ""
+            message = f"{query.name} reads all of {table}{condition}: no index leads to these rows"
+            yield query.place.finding(SEQUENTIAL_SCAN, message)
+
+
+def index_unused(bench: Bench) -> Iterator[Finding]:
+    """An index that the planner cannot use for a query that it is there for, or that holds more than that."""
+    for query in bench.queries:
+        for use in query.uses:
+            message = _unserved(bench, query, use)
+            if message is not None:
+                yield origin(bench.ddl, use.index.rpartition(".")[2]).finding(INDEX_UNUSED, message)
+
+
+def _unserved(bench: Bench, query: Query, use: Use) -> str | None:
+    try:
+        with (
+            without_other_indexes(bench.connection, use.index) as names,
+            Prepared(bench.connection, query.native.text) as prepared,
+        ):
+            for values in (None, use.values) if use.values is not None else (None,):
+                problem = _problem(prepared.nodes(values, _NO_SCAN), names, query, use, values)
+                if problem is not None:
+                    return problem
+    except KeyError:
+        return f"{query.name} is to use index {use.index}, which this schema does not make"
+    except psycopg.Error as error:
+        if bench.connection.broken:
+            raise
+        return f"Postgres refuses {query.name}, which is to use {use.index}: {said(error)}"
+    return None
+
+
+def _problem(
+    nodes: Sequence[Node], names: frozenset[str], query: Query, use: Use, values: Sequence[Any] | None
+) -> str | None:
+    using = [node for node in nodes if names & {node.get("Index Name"), *node.get("Conflict Arbiter Indexes", ())}]
+    if not using:
+        plan = "in a plan for all parameters" if values is None else f"in a plan for {shown(repr(tuple(values)))}"
+        filters = [node["Filter"] for node in nodes if node["Node Type"] == "Seq Scan" and "Filter" in node]
+        sought = f"; it looks for {shown(filters[0])}" if filters else ""
+        return f"the planner cannot use {use.index} for {query.name}, {plan}{sought}"
+    left = [node[key] for node in using for key in ("Index Cond", "Filter") if key in node]
+    if use.whole and left:
+        return f"{use.index} holds rows that {query.name} does not read: it still has to look for {shown(left[0])}"
+    return None
