@@ -52,7 +52,8 @@ def index_covered(bench: Bench) -> Iterator[Finding]:
 # keeps a promise, so it is never superfluous; of two that are the same the later one is.
 _COVERED = """
 with indexes as (
-  select x.*, c.relname::text as name, c.relam as method, c.reloptions as options,
+  select x.indexrelid, x.indrelid, x.indnkeyatts, x.indisunique, x.indisexclusion, c.relname::text as name,
+         c.relam as method,
          array(select pg_catalog.pg_get_indexdef(x.indexrelid, k, false)
                  from pg_catalog.generate_series(1, x.indnkeyatts) k order by k) as keys,
          array(select a.attnum::text from pg_catalog.unnest(x.indkey) with ordinality a(attnum, k)

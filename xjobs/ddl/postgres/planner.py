@@ -83,33 +83,40 @@ def _walk(node: dict[str, Any], above: Node | None = None) -> Iterator[Node]:
 
 
 @contextmanager
-def without_other_indexes(connection: psycopg.Connection[Any], index: str) -> Iterator[frozenset[str]]:
-    """Leave an index's table with this index and the unique ones; answers its name and those of its partitions.
+def without_other_indexes(
+    connection: psycopg.Connection[Any], index: str, *, keep_unique: bool
+) -> Iterator[frozenset[str]]:
+    """Take the other indexes from an index's table; answers its name and those of its partitions.
 
-    Unique ones stay, since an `on conflict` may need them. Everything is there again at the end.
+    Everything is there again at the end.
+
+    Args:
+        keep_unique: leave keys and unique indexes, without which an `on conflict` or a `group by` may be refused.
 
     Raises:
         KeyError: there is no such index.
     """
     with connection.transaction(force_rollback=True):
-        found = connection.execute("select to_regclass(%s)::oid", [index]).fetchone()
-        others = connection.execute(_OTHERS, [index]).fetchall()
-        names = connection.execute(_NAMES, [index, index]).fetchall()
-        if found is None or found[0] is None or not names:
+        names = frozenset(name for (name,) in connection.execute(_NAMES, [index, index]).fetchall())
+        if not names:
             raise KeyError(index)
-        for schema, name in others:
-            connection.execute(sql.SQL("drop index {}").format(sql.Identifier(schema, name)))
-        yield frozenset(name for (name,) in names)
+        for schema, table, name, is_constraint in connection.execute(_OTHERS, [index, keep_unique]).fetchall():
+            form = "alter table {0} drop constraint {2} cascade" if is_constraint else "drop index {1}"
+            parts = sql.Identifier(schema, table), sql.Identifier(schema, name), sql.Identifier(name)
+            connection.execute(sql.SQL(form).format(*parts))
+        yield names
 
 
 _OTHERS = """
-select n.nspname::text, c.relname::text
+select n.nspname::text, t.relname::text, c.relname::text,
+       exists (select from pg_constraint k where k.conindid = x.indexrelid and k.contype in ('p', 'u', 'x'))
   from pg_index x
        join pg_class c on c.oid = x.indexrelid
+       join pg_class t on t.oid = x.indrelid
        join pg_namespace n on n.oid = c.relnamespace
        join pg_index this on this.indrelid = x.indrelid and this.indexrelid = to_regclass(%s)
  where x.indexrelid <> this.indexrelid
-   and not x.indisunique and not x.indisexclusion
+   and not (%s and (x.indisunique or x.indisexclusion))
    and not exists (select from pg_inherits i where i.inhrelid = x.indexrelid)
 """
 

@@ -75,20 +75,28 @@ def index_unused(bench: Bench) -> Iterator[Finding]:
 
 def _unserved(bench: Bench, query: Query, use: Use) -> str | None:
     try:
-        with (
-            without_other_indexes(bench.connection, use.index) as names,
-            Prepared(bench.connection, query.native.text) as prepared,
-        ):
-            for values in (None, use.values) if use.values is not None else (None,):
-                problem = _problem(prepared.nodes(values, _NO_SCAN), names, query, use, values)
-                if problem is not None:
-                    return problem
+        try:
+            return _plan_problem(bench, query, use, keep_unique=False)
+        except psycopg.Error:
+            # It may need a key: asked again with those.
+            return _plan_problem(bench, query, use, keep_unique=True)
     except KeyError:
         return f"{query.name} is to use index {use.index}, which this schema does not make"
     except psycopg.Error as error:
         if bench.connection.broken:
             raise
         return f"Postgres refuses {query.name}, which is to use {use.index}: {said(error)}"
+
+
+def _plan_problem(bench: Bench, query: Query, use: Use, *, keep_unique: bool) -> str | None:
+    with (
+        without_other_indexes(bench.connection, use.index, keep_unique=keep_unique) as names,
+        Prepared(bench.connection, query.native.text) as prepared,
+    ):
+        for values in (None, use.values) if use.values is not None else (None,):
+            problem = _problem(prepared.nodes(values, _NO_SCAN), names, query, use, values)
+            if problem is not None:
+                return problem
     return None
 
 
