@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from xjobs.catalog import Catalog, Difference, read_catalog
-from xjobs.ddl.postgres.applying import Place, origin
+from xjobs.ddl.postgres.places import Place, origin
 from xjobs.ddl.sources import Source
 
 __all__ = ["declared_only", "differences", "of_database", "place"]
@@ -41,4 +41,4 @@ def declared_only(found: Catalogs, expected: Catalogs) -> Catalogs:
 
 def place(sources: Sequence[Source], difference: Difference) -> Place:
     """Where in the sources the object of a difference comes from."""
-    return origin(sources, *difference.name.split("."))
+    return origin(sources, difference.noun, difference.name)

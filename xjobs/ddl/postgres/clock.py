@@ -10,8 +10,8 @@ from typing import Any, Final
 import psycopg
 
 from xjobs.ddl.findings import Finding
-from xjobs.ddl.postgres.applying import origin
 from xjobs.ddl.postgres.bench import Bench, install
+from xjobs.ddl.postgres.places import origin
 from xjobs.ddl.postgres.scratch import connected
 from xjobs.ddl.rules.postgres import DEFAULT_CLOCK
 
@@ -50,7 +50,7 @@ def default_clock(bench: Bench) -> Iterator[Finding]:
             for table, column, default in connection.execute(_DEFAULTS).fetchall():
                 problem = _problem(connection, default, since)
                 if problem is not None:
-                    place = origin(bench.ddl, table, column)
+                    place = origin(bench.ddl, "column", f"{table}.{column}")
                     yield place.finding(DEFAULT_CLOCK, f"column {table}.{column} {problem}: {default}")
 
 

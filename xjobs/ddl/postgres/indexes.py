@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from xjobs.ddl.findings import Finding
-from xjobs.ddl.postgres.applying import origin
 from xjobs.ddl.postgres.bench import Bench
+from xjobs.ddl.postgres.places import origin
 from xjobs.ddl.postgres.scratch import connected
 from xjobs.ddl.rules.postgres import INDEX_COVERED, INDEX_INVALID
 
@@ -27,7 +27,7 @@ def index_invalid(bench: Bench) -> Iterator[Finding]:
 def _invalid(bench: Bench, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
     for schema, name in connection.execute(_INVALID).fetchall():
         message = f"index {schema}.{name} of database {connection.info.dbname} is not valid: its build did not finish"
-        yield origin(bench.ddl, name).finding(INDEX_INVALID, message)
+        yield origin(bench.ddl, "index", name).finding(INDEX_INVALID, message)
 
 
 _INVALID = """
@@ -45,7 +45,7 @@ def index_covered(bench: Bench) -> Iterator[Finding]:
     for name, other, same in bench.connection.execute(_COVERED).fetchall():
         relation = "is the same as" if same else "holds nothing that is not, in the same order, in"
         message = f"index {name} {relation} {other}"
-        yield origin(bench.ddl, name).finding(INDEX_COVERED, message)
+        yield origin(bench.ddl, "index", name).finding(INDEX_COVERED, message)
 
 
 # Whatever decides what an index can do has to be equal up to the last key of the shorter one. A unique index also

@@ -9,8 +9,9 @@ import psycopg
 
 from xjobs.ddl.findings import Finding
 from xjobs.ddl.positions import shown
-from xjobs.ddl.postgres.applying import origin, said
+from xjobs.ddl.postgres.applying import said
 from xjobs.ddl.postgres.bench import Bench
+from xjobs.ddl.postgres.places import origin
 from xjobs.ddl.postgres.planner import Node, Prepared, without_other_indexes
 from xjobs.ddl.postgres.queries import Query, Use
 from xjobs.ddl.rules.postgres import INDEX_UNUSED, QUERY_FAILS, SEQUENTIAL_SCAN
@@ -70,7 +71,7 @@ def index_unused(bench: Bench) -> Iterator[Finding]:
         for use in query.uses:
             message = _unserved(bench, query, use)
             if message is not None:
-                yield origin(bench.ddl, use.index.rpartition(".")[2]).finding(INDEX_UNUSED, message)
+                yield origin(bench.ddl, "index", use.index.rpartition(".")[2]).finding(INDEX_UNUSED, message)
 
 
 def _unserved(bench: Bench, query: Query, use: Use) -> str | None:

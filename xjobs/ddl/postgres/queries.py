@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xjobs.ddl.postgres.applying import Place
 from xjobs.ddl.postgres.placeholders import Native, native
+from xjobs.ddl.postgres.places import Place
 from xjobs.ddl.sources import Source
 from xjobs.ddl.split import Statement
 
