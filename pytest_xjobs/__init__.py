@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_xjobs.clock import Clock as XjobsClock
+    from pytest_xjobs.ddl.fixture import XjobsDdl
     from pytest_xjobs.environment import XjobsWarning
     from pytest_xjobs.faults import XjobsFaults
     from pytest_xjobs.queue import XjobsQueue
 
-__all__ = ["XjobsClock", "XjobsFaults", "XjobsQueue", "XjobsWarning"]
+__all__ = ["XjobsClock", "XjobsDdl", "XjobsFaults", "XjobsQueue", "XjobsWarning"]
 
 _HOMES = {
     "XjobsClock": ("pytest_xjobs.clock", "Clock"),
+    "XjobsDdl": ("pytest_xjobs.ddl.fixture", "XjobsDdl"),
     "XjobsFaults": ("pytest_xjobs.faults", "XjobsFaults"),
     "XjobsQueue": ("pytest_xjobs.queue", "XjobsQueue"),
     "XjobsWarning": ("pytest_xjobs.environment", "XjobsWarning"),

@@ -10,6 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_xjobs.clock import Clock
+    from pytest_xjobs.ddl.fixture import XjobsDdl
     from pytest_xjobs.environment import Environment
     from pytest_xjobs.faults import XjobsFaults
     from pytest_xjobs.queue import XjobsQueue
@@ -98,3 +99,11 @@ def xjobs_server(request: pytest.FixtureRequest) -> ServerProcess:
     from pytest_xjobs.runtime import runtime
 
     return runtime(request).process()
+
+
+@pytest.fixture(scope="session")
+def xjobs_ddl(request: pytest.FixtureRequest) -> XjobsDdl:
+    """The DDL checks as functions, on the run's Postgres server, also where tests run in memory."""
+    from pytest_xjobs.ddl.fixture import XjobsDdl
+
+    return XjobsDdl(request)

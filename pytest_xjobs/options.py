@@ -39,6 +39,7 @@ class Options:
         keep: names of app tables that a reset leaves alone.
         seed: of all randomness that the plugin controls.
         drain_budget: how many attempts a drain runs at most.
+        ddl: whether the DDL that ini `xjobs_ddl` names is checked.
     """
 
     backends: Setting[tuple[str, ...]]
@@ -48,6 +49,7 @@ class Options:
     keep: Setting[tuple[str, ...]]
     seed: Setting[int]
     drain_budget: Setting[int]
+    ddl: Setting[bool]
 
     @property
     def server_fixture(self) -> str | None:
@@ -69,6 +71,8 @@ class Options:
                 # Not the DSN itself: it may hold a password.
                 value = "given" if name == "dsn" else ",".join(setting.value) if name == "keep" else setting.value
                 parts.append(f"{name}={value} ({setting.source})")
+        if self.ddl.value:
+            parts.append(f"ddl ({self.ddl.source})")
         source = "" if self.seed.source == "default" else f" ({self.seed.source})"
         return ", ".join([*parts, f"seed={self.seed.value}{source}"])
 
@@ -82,6 +86,9 @@ def add_options(parser: pytest.Parser) -> None:
         # The type is what `[tool.pytest]` tables, which know TOML's own, hold the value to.
         kind: Literal["int", "string"] = "int" if parse in _COUNTS else "string"
         parser.addini(f"xjobs_{name}", text, type=kind, default=None)
+    group.addoption("--xjobs-ddl", action="store_true", default=None, help="check the DDL that ini xjobs_ddl names")
+    for key, text, several in _LISTS:
+        parser.addini(key, text, type=several, default=[])
     parser.addini("xjobs_pg", "run on real Postgres instead of memory (true or false)", type="bool", default=None)
 
 
@@ -148,6 +155,15 @@ _VALUED: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
     ("seed", "N", "seed of retry jitter and other randomness, for repeating a run", _SEED),
     ("drain_budget", "N", "how many attempts a drain runs before it gives up", _BUDGET),
 )
+_LISTS: tuple[tuple[str, str, Literal["args", "linelist"]], ...] = (
+    (
+        "xjobs_ddl",
+        "DDL to check with --xjobs-ddl: files and module:CONSTANT, one a line, with queries=, versions=, baseline=",
+        "linelist",
+    ),
+    ("xjobs_ddl_rules", "ids and groups of the DDL rules to check", "args"),
+    ("xjobs_ddl_ignore", "DDL rules to live with: RULE=reason, one a line", "linelist"),
+)
 _PARSERS = {name: parse for name, _, _, parse in _VALUED}
 
 
@@ -167,7 +183,17 @@ def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ)
         keep=read("keep", ()),
         seed=read("seed", None) if read("seed", None).value is not None else Setting(_fresh_seed(config), "default"),
         drain_budget=read("drain_budget", 1_000),
+        ddl=_chosen_ddl(read),
     )
+
+
+def _chosen_ddl(read: _Reader) -> Setting[bool]:
+    """Whether DDL is checked; the ini key of this name says which."""
+    for source in ("command line", "environment"):
+        wanted = read.at(source, "ddl", _flag)
+        if wanted is not None:
+            return Setting(wanted, source)
+    return Setting(False, "default")
 
 
 def _chosen_backends(read: _Reader, dsn: Setting[Any]) -> Setting[tuple[str, ...]]:

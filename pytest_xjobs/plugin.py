@@ -7,6 +7,7 @@ uses is imported by the fixtures.
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from pytest_xjobs.fixtures import (
     xjobs_backend as xjobs_backend,
     xjobs_clock as xjobs_clock,
+    xjobs_ddl as xjobs_ddl,
     xjobs_dsn as xjobs_dsn,
     xjobs_environment as xjobs_environment,
     xjobs_faults as xjobs_faults,
@@ -86,10 +88,38 @@ def pytest_configure_node(node: Any) -> None:
     """With xdist: start the one server in the controller and tell the worker where it is."""
     options = node.config.stash[OPTIONS]
     node.workerinput["xjobs_seed"] = options.seed.value
-    if "pg" in options.backends.value and options.server_fixture is None:  # which each worker has its own of
-        from pytest_xjobs.runtime import runtime
+    # Each worker has a server of its own where it is a fixture.
+    if ("pg" in options.backends.value or options.ddl.value) and options.server_fixture is None:
+        from pytest_xjobs.runtime import handover
 
-        node.workerinput["xjobs_server"] = runtime(node).handover()
+        handover(node)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collect DDL that ini names where a run names its file, or a directory above it."""
+    if not parent.config.stash[OPTIONS].ddl.value or _runs_everything(parent.config):
+        return None
+    from pytest_xjobs.ddl.items import file_of
+
+    return file_of(file_path, parent)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Collect all DDL that ini names, wherever it is, where a run names nothing."""
+    report = yield
+    config = collector.config
+    if isinstance(collector, pytest.Session) and config.stash[OPTIONS].ddl.value and _runs_everything(config):
+        from pytest_xjobs.ddl.items import files
+
+        report.result.extend(files(collector))
+    return report
+
+
+def _runs_everything(config: pytest.Config) -> bool:
+    return config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,6 +130,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if environment is not None and report.when == "call" and report.failed:
         report.sections.append(("xjobs", environment.describe()))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which findings in DDL are ignored, and what no server was asked."""
+    if config.stash[OPTIONS].ddl.value:
+        from pytest_xjobs.ddl.summary import summarize
+
+        summarize(terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -48,6 +48,10 @@ class Runtime:
             "run": self._databases.run,
         }
 
+    def for_scratch(self) -> tuple[str, str]:
+        """Where databases of a moment can be made, and what their names begin with, so that they go with the run."""
+        return self.server.dsn(self.server.maintenance_dbname), self._databases.name("ddl")
+
     def shared(self) -> Place:
         """The database that tests of this process take turns in."""
         if self._shared is None:
@@ -169,6 +173,8 @@ def runtime(asker: Asker) -> Runtime:
         pytest.UsageError: there is no server; found out once, since each attempt may take seconds.
     """
     config = asker.config
+    if (refusal := getattr(config, "workerinput", {}).get("xjobs_no_server")) is not None:
+        config.stash[_REFUSED] = refusal
     if RUNTIME not in config.stash and _REFUSED not in config.stash:
         try:
             config.stash[RUNTIME] = made = Runtime(asker)
@@ -180,6 +186,20 @@ def runtime(asker: Asker) -> Runtime:
     if _REFUSED in config.stash:
         raise pytest.UsageError(config.stash[_REFUSED])
     return config.stash[RUNTIME]
+
+
+def handover(node: Any) -> None:
+    """Give an xdist worker its part in the run's server; a run that can do without is told why there is none.
+
+    Raises:
+        pytest.UsageError: there is none, and the run asks for Postgres.
+    """
+    try:
+        node.workerinput["xjobs_server"] = runtime(node).handover()
+    except pytest.UsageError as problem:
+        if "pg" in node.config.stash[OPTIONS].backends.value:
+            raise
+        node.workerinput["xjobs_no_server"] = str(problem)
 
 
 def find_server(asker: Asker, options: Options) -> Server:

@@ -50,6 +50,7 @@ class Rule:
         fix: what to do about a finding, on one line.
         group: what it belongs to; a group's name stands for its rules wherever rules are named.
         kind: whether the text alone decides ("text") or a server is asked ("postgres").
+        needs: what has to be declared beside the DDL for there to be something to check; empty for nothing.
         default: whether it is checked unless it is left out; the others are checked when they are named.
         fixable: whether `xjobs ddl check --fix` can do what `fix` says, at least in the common cases.
         find: the places of a script that break it, with the edits that mend them where that is mechanical; None for
@@ -61,6 +62,7 @@ class Rule:
     fix: str
     group: str
     kind: RuleKind = "text"
+    needs: Literal["", "baseline", "live", "queries", "versions"] = ""
     default: bool = True
     fixable: bool = False
     find: Callable[[Script], Iterator[Found]] | None = field(default=None, repr=False)

@@ -26,6 +26,7 @@ UPGRADE_DIFFERS: Final = Rule(
     id="upgrade-differs",
     group="meaning",
     kind="postgres",
+    needs="versions",
     reason="A database that was installed by an earlier version must become what a new one is.",
     fix="Lead from the old form to the new: alter the table, or drop the index and make it under another name.",
 )
@@ -33,6 +34,7 @@ SCHEMA_DRIFT: Final = Rule(
     id="schema-drift",
     group="meaning",
     kind="postgres",
+    needs="live",
     reason="A database that is not what the DDL says was changed by hand, or misses a migration.",
     fix="Migrate the database, or change what is declared.",
 )
@@ -40,6 +42,7 @@ QUERY_FAILS: Final = Rule(
     id="query-fails",
     group="meaning",
     kind="postgres",
+    needs="queries",
     reason="A query that the schema refuses fails at run time, perhaps in a branch that no test runs.",
     fix="Change the query, or the schema that it is written for.",
 )
@@ -47,6 +50,7 @@ INDEX_UNUSED: Final = Rule(
     id="index-unused",
     group="meaning",
     kind="postgres",
+    needs="queries",
     reason="A partial index serves a query only if the planner can prove its predicate from what the query filters on.",
     fix="Let both say the same, with states and other values as literals.",
 )
@@ -54,6 +58,7 @@ SEQUENTIAL_SCAN: Final = Rule(
     id="sequential-scan",
     group="meaning",
     kind="postgres",
+    needs="queries",
     reason="A query that reads a whole table slows down as the table grows.",
     fix="Make an index on what the query looks for.",
 )
