@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -24,14 +25,22 @@ _REFUSED: Final = "ddl-refused"
 def files(session: pytest.Session) -> list[DdlFile]:
     """A collector for each file that ini names, or that holds a constant that ini names."""
     paths = dict.fromkeys(subject.path for subject in _subjects(session.config))
-    return [DdlFile.from_parent(session, path=path) for path in paths]
+    return [_file(path, session) for path in paths]
 
 
 def file_of(path: Path, parent: pytest.Collector) -> DdlFile | None:
     """The collector for a file, if ini names it or a constant in it."""
     if all(subject.path != path for subject in _subjects(parent.config)):
         return None
-    return DdlFile.from_parent(parent, path=path)
+    return _file(path, parent)
+
+
+def _file(path: Path, parent: pytest.Collector) -> DdlFile:
+    root = parent.config.rootpath
+    if path.is_relative_to(root):
+        return DdlFile.from_parent(parent, path=path)
+    # pytest would make up an id from the last part alone; an installed package is not below the root.
+    return DdlFile.from_parent(parent, path=path, nodeid=Path(os.path.relpath(path, root)).as_posix())
 
 
 def _subjects(config: pytest.Config) -> list[Subject]:
