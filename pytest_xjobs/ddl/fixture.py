@@ -121,6 +121,8 @@ class XjobsDdl:
         *,
         ddl: Ddl | None = None,
         whole: bool = False,
+        ordered: bool = False,
+        alone: bool = False,
         values: Sequence[Any] | None = None,
     ) -> None:
         """Assert that the planner can use an index for a query, whatever the parameters are.
@@ -130,6 +132,8 @@ class XjobsDdl:
             query: its text; parameters as `$1`, `%s`, `%(name)s` or `:name`.
             ddl: the schema.
             whole: whether the index is to hold no row that the query does not read: the two predicates are then equal.
+            ordered: whether the rows are to come from it in the order that the query wants, without a sort.
+            alone: whether it is to hold all that the query reads, so that the table is not looked at.
             values: a value for each parameter, in order, to ask for a plan for these, too.
 
         Raises:
@@ -138,7 +142,9 @@ class XjobsDdl:
         from xjobs.ddl.postgres import Pair
 
         __tracebackhide__ = True
-        pairs = [Pair(index, source.text, whole, values, source.name) for source in _sources(query, "query")]
+        pairs = [
+            Pair(index, source.text, whole, ordered, alone, values, source.name) for source in _sources(query, "query")
+        ]
         self._assert("index-unused", ddl, (), pairs)
 
     def assert_applies_twice(self, ddl: Ddl | None = None) -> None:

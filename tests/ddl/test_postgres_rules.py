@@ -58,6 +58,7 @@ WRONG: Mapping[str, list[Case]] = {
         Case("create table if not exists a (id int);\ncreate index on a (id);", message="unexpected index a_id_idx1"),
     ],
     "upgrade-differs": [
+        Case(TABLE + OPEN, versions=(TABLE + OPEN.replace(" in (", " not in ("),), message="predicate", at=(3, 28)),
         Case(
             "create table if not exists a (id bigint default 2);",
             versions=("create table a (id int default 1);",),
@@ -103,6 +104,21 @@ WRONG: Mapping[str, list[Case]] = {
             message="holds rows that queries 0 does not read",
         ),
         Case(TABLE + OPEN, pairs=pair("select nots from orders"), message="Postgres refuses the query"),
+        Case(
+            TABLE + OPEN,
+            pairs=pair("select id from orders where state = 'open' order by id", ordered=True),
+            message="orders_open_idx does not have the order that the query wants",
+        ),
+        Case(
+            TABLE + OPEN,
+            ("-- xjobs: uses orders_open_idx in order alone\nselect id from orders where state = 'paid' order by id",),
+            message="orders_open_idx does not have the order that queries 0 wants",
+        ),
+        Case(
+            TABLE + OPEN,
+            ("-- xjobs: uses orders_open_idx alone\nselect placed_at, id from orders where state = 'paid'",),
+            message="orders_open_idx does not hold all that queries 0 reads",
+        ),
     ],
     "sequential-scan": [
         Case(
@@ -166,6 +182,7 @@ RIGHT: Mapping[str, list[Case]] = {
         Case("create table if not exists a (id int);\ndrop index if exists i;\ncreate index i on a (id);"),
     ],
     "upgrade-differs": [
+        Case(TABLE + OPEN, versions=(TABLE + OPEN.replace(STATES, "('paid', 'open')"),)),
         Case(
             "create table if not exists a (id int);\nalter table a add column if not exists b int;",
             versions=("create table a (id int);", "create table a (id int); alter table a add b int;", "select 1"),
@@ -184,6 +201,20 @@ RIGHT: Mapping[str, list[Case]] = {
     ],
     "index-unused": [
         Case(TABLE + OPEN, pairs=pair(WANTED, whole=True)),
+        Case(TABLE + OPEN, pairs=pair(WANTED, whole=True, ordered=True)),
+        Case(
+            TABLE + OPEN,
+            (f"-- xjobs: reads all of orders_open_idx in order alone\n{WANTED.replace('id', 'placed_at', 1)} desc",),
+        ),
+        Case(
+            TABLE + index("orders_open_idx", "(state, placed_at, id)"),
+            pairs=pair(
+                "select * from (select id from orders where state = 'open' order by placed_at, id limit 5) o"
+                " order by id",
+                ordered=True,
+                alone=True,
+            ),
+        ),
         Case(TABLE + OPEN, pairs=pair("select id from orders where state in ('paid', 'open')", whole=True)),
         Case(TABLE + OPEN, pairs=pair("select id from orders where state = 'open' and id = $1", values=[7])),
         Case(TABLE + OPEN, pairs=pair("select id from orders where state = any('{paid,open}')", whole=True)),

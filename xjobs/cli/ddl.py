@@ -72,6 +72,14 @@ def _explained(rule: Rule) -> str:
 @click.option(
     "--ignore", multiple=True, metavar="RULE=REASON", help="Live with a rule or group, for a reason. Repeatable."
 )
+@click.option("--server", metavar="DSN", help="Ask this Postgres, too, in databases that are made for it and removed.")
+@click.option(
+    "--versions",
+    multiple=True,
+    metavar="REFERENCE",
+    help="Earlier DDL that databases may have; for --server. Repeatable.",
+)
+@click.option("--live", metavar="DSN", help="A database that should hold the schema; for --server.")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
 @click.option("--fix", is_flag=True, help="Make the fixes that are mechanical: in files in place, of - to stdout.")
 @click.option(
@@ -86,13 +94,17 @@ def check_ddl(
     baseline: Sequence[str],
     rules: Sequence[str],
     ignore: Sequence[str],
+    server: str | None,
+    versions: Sequence[str],
+    live: str | None,
     form: str,
     fix: bool,
 ) -> None:
-    """Check texts of DDL by their text alone; no server is asked.
+    """Check texts of DDL: by their text alone, or with --server also by what a Postgres makes of them.
 
     Each FILE, or module:CONSTANT (a text, or a list, tuple or dict of them), is a schema or migration of its own; - is
-    standard input. Exits with 0 if nothing was found, with 1 if something was, with 2 if it could not be checked.
+    standard input. With --server they are applied to one database, in this order. Exits with 0 if nothing was found,
+    with 1 if something was, with 2 if it could not be checked.
     """
     from xjobs.ddl import RULES, Findings, check, parse_ignore
     from xjobs.ddl.reports import FORMATS
@@ -102,6 +114,10 @@ def check_ddl(
     _make_importable()
     reasons = parse_ignore(ignore)
     names = [name.strip() for each in rules for name in each.split(",")] or None
+    if server is None:
+        _refuse_unasked(names, versions, live)
+    elif not references:
+        raise click.UsageError("--server is asked about a schema: name a file, module:CONSTANT, or -")
     released = _load(baseline)
     scripts = [_load([reference]) for reference in references]
     if fix:
@@ -109,6 +125,16 @@ def check_ddl(
     asked = _load(queries, "queries")
     results = [check(script, rules=names, baseline=released, ignore=reasons) for script in scripts]
     results.append(check((), asked, rules=names, ignore=reasons))
+    if server is not None:
+        from xjobs.ddl.postgres import check_live
+        from xjobs.ddl.postgres.queue import SCHEMA, queue_queries
+
+        schema = [source for script in scripts for source in script]
+        own = queue_queries() if SCHEMA in references else ()
+        earlier = _load(versions)
+        results.append(
+            check_live(server, schema, [*asked, *own], versions=earlier, live=live, rules=names, ignore=reasons)
+        )
     findings = Findings(
         (finding for result in results for finding in result),
         (each for result in results for each in result.suppressed),
@@ -116,6 +142,16 @@ def check_ddl(
     sources = [source for script in scripts for source in script] + asked
     click.echo(FORMATS[form](findings, sources, RULES), err=fix and "-" in references)
     context.exit(1 if findings else 0)
+
+
+def _refuse_unasked(names: list[str] | None, versions: Sequence[str], live: str | None) -> None:
+    """Refuse what only a server could answer where none is named: silence would look like an answer."""
+    from xjobs.ddl import RULES
+
+    wanted = [name for name in names or () if name in RULES and RULES[name].kind == "postgres"]
+    if wanted or versions or live is not None:
+        what = f"rule {wanted[0]}" if wanted else "--versions" if versions else "--live"
+        raise click.UsageError(f"{what} is about what a Postgres answers: name one by --server")
 
 
 def _make_importable() -> None:

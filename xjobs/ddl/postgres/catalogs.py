@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import psycopg
 
@@ -28,10 +30,41 @@ def of_database(connection: psycopg.Connection[Any]) -> Catalogs:
 
 
 def differences(found: Catalogs, expected: Catalogs) -> Iterator[Difference]:
-    """What keeps the one from being the other, schema by schema."""
+    """What keeps the one from meaning the same as the other, schema by schema."""
     for name in sorted(found.keys() | expected.keys()):
-        for each in found.get(name, Catalog()).differences(expected.get(name, Catalog())):
+        here, there = (_canonical(catalogs.get(name, Catalog())) for catalogs in (found, expected))
+        for each in here.differences(there):
             yield each if name == "public" else Difference(each.noun, each.name, f"schema {name}: {each.text}")
+
+
+# A list of constants that something is compared with. Postgres keeps its order, and it means nothing.
+_ITEM: Final = re.compile(r"'(?:[^']|'')*'::[^,\]']+")
+_LIST: Final = re.compile(
+    rf"(?P<test>= ANY|<> ALL) (?P<open>\(+)ARRAY\[(?P<list>{_ITEM.pattern}(?:, {_ITEM.pattern})*)\]"
+)
+
+
+def _canonical(catalog: Catalog) -> Catalog:
+    """A catalog in which what lists the same constants reads the same."""
+    return replace(
+        catalog,
+        indexes={
+            name: replace(item, predicate=_sorted(item.predicate), definition=_sorted(item.definition))
+            for name, item in catalog.indexes.items()
+        },
+        constraints={
+            name: replace(item, definition=_sorted(item.definition)) for name, item in catalog.constraints.items()
+        },
+    )
+
+
+def _sorted(text: Any) -> Any:
+    return None if text is None else _LIST.sub(_sorted_list, text)
+
+
+def _sorted_list(match: re.Match[str]) -> str:
+    items = sorted(set(_ITEM.findall(match["list"])))
+    return f"{match['test']} {match['open']}ARRAY[{', '.join(items)}]"
 
 
 def declared_only(found: Catalogs, expected: Catalogs) -> Catalogs:

@@ -73,13 +73,15 @@ class Prepared:
         return list(_walk(plans[0]["Plan"]))
 
 
-def _walk(node: dict[str, Any], above: Node | None = None) -> Iterator[Node]:
+def _walk(node: dict[str, Any], above: Node | None = None, is_sorted: bool = False) -> Iterator[Node]:
+    """A node and those below it; each says as `Sorted` whether its rows are sorted before anything cuts them off."""
     # The condition of a bitmap scan that the index does not answer stands one node higher.
     if above is not None and above["Node Type"] == "Bitmap Heap Scan" and "Filter" in above:
         node = {**node, "Filter": above["Filter"]}
-    yield node
+    yield {**node, "Sorted": is_sorted}
+    below = node["Node Type"] != "Limit" and (is_sorted or node["Node Type"].endswith("Sort"))
     for child in node.get("Plans", ()):
-        yield from _walk(child, node)
+        yield from _walk(child, node, below)
 
 
 @contextmanager

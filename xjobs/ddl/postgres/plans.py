@@ -20,6 +20,8 @@ __all__ = ["index_unused", "query_fails", "sequential_scan"]
 
 # Tables are empty, so the planner would read them; this makes that its last resort.
 _NO_SCAN: Final = {"enable_seqscan": "off"}
+# A bitmap has no order, and leads to the table.
+_NO_BITMAP: Final = {**_NO_SCAN, "enable_bitmapscan": "off"}
 
 
 def query_fails(bench: Bench) -> Iterator[Finding]:
@@ -94,8 +96,9 @@ def _plan_problem(bench: Bench, query: Query, use: Use, *, keep_unique: bool) ->
         without_other_indexes(bench.connection, use.index, keep_unique=keep_unique) as names,
         Prepared(bench.connection, query.native.text) as prepared,
     ):
+        settings = _NO_BITMAP if use.ordered or use.alone else _NO_SCAN
         for values in (None, use.values) if use.values is not None else (None,):
-            problem = _problem(prepared.nodes(values, _NO_SCAN), names, query, use, values)
+            problem = _problem(prepared.nodes(values, settings), names, query, use, values)
             if problem is not None:
                 return problem
     return None
@@ -113,4 +116,8 @@ def _problem(
     left = [node[key] for node in using for key in ("Index Cond", "Filter") if key in node]
     if use.whole and left:
         return f"{use.index} holds rows that {query.name} does not read: it still has to look for {shown(left[0])}"
+    if use.ordered and all(node["Sorted"] for node in using):
+        return f"{use.index} does not have the order that {query.name} wants: what it finds is sorted"
+    if use.alone and all(node["Node Type"] != "Index Only Scan" for node in using):
+        return f"{use.index} does not hold all that {query.name} reads: the table is looked at for each row"
     return None

@@ -15,7 +15,8 @@ from xjobs.ddl.split import Statement
 __all__ = ["Pair", "Query", "Use", "declared"]
 
 _DEMAND: Final = re.compile(
-    r"--\s*xjobs:\s*(?:(?P<verb>uses|reads all of)\s+(?P<indexes>\S+(?:\s*,\s*\S+)*)|(?P<scan>no sequential scan))\s*$"
+    r"--\s*xjobs:\s*(?:(?P<verb>uses|reads all of)\s+(?P<indexes>[^\s,]+(?:\s*,\s*[^\s,]+)*)(?P<order>\s+in order)?"
+    r"(?P<alone>\s+alone)?|(?P<scan>no sequential scan))\s*$"
 )
 
 
@@ -27,6 +28,8 @@ class Pair:
         index: name of the index.
         query: text of the query; parameters as `$1`, `%s`, `%(name)s` or `:name`.
         whole: whether the index is to hold no row that the query does not read: the two predicates are then equal.
+        ordered: whether the rows are to come from the index in the order that the query wants, without a sort.
+        alone: whether the index is to hold all that the query reads, so that the table is not looked at.
         values: a value for each parameter, in order, to plan with besides planning without; None to leave that out.
         name: what messages call the query.
     """
@@ -34,6 +37,8 @@ class Pair:
     index: str
     query: str
     whole: bool = False
+    ordered: bool = False
+    alone: bool = False
     values: Sequence[Any] | None = None
     name: str = "the query"
 
@@ -44,6 +49,8 @@ class Use:
 
     index: str
     whole: bool = False
+    ordered: bool = False
+    alone: bool = False
     values: tuple[Any, ...] | None = None
 
 
@@ -75,8 +82,8 @@ class Query:
 def declared(source: Source) -> Iterator[Query]:
     """The queries of a source, with what their comments demand.
 
-    Comments before or in a query count: `-- xjobs: uses INDEX`, `-- xjobs: reads all of INDEX` and
-    `-- xjobs: no sequential scan`.
+    Comments before or in a query count: `-- xjobs: uses INDEX`, `-- xjobs: reads all of INDEX` (`whole`), either with
+    `in order` (`ordered`) and `alone` behind it, and `-- xjobs: no sequential scan`.
 
     Raises:
         DdlSyntaxInvalid: the source is no SQL.
@@ -87,7 +94,7 @@ def declared(source: Source) -> Iterator[Query]:
         name = f"{source.name}:{line}" if several else source.name
         demands = [match for comment in statement.comments if (match := _DEMAND.match(comment.text))]
         uses = tuple(
-            Use(index.strip(), match["verb"] != "uses")
+            Use(index.strip(), match["verb"] != "uses", bool(match["order"]), bool(match["alone"]))
             for match in demands
             if match["indexes"]
             for index in match["indexes"].split(",")
@@ -103,7 +110,8 @@ def paired(pair: Pair) -> Query:
         DdlSyntaxInvalid: its text is no SQL.
         DdlSourceInvalid: it is empty.
     """
-    use = Use(pair.index, pair.whole, None if pair.values is None else tuple(pair.values))
+    values = None if pair.values is None else tuple(pair.values)
+    use = Use(pair.index, pair.whole, pair.ordered, pair.alone, values)
     return single(Source.from_text(pair.query, pair.name, "queries"), uses=(use,))
 
 

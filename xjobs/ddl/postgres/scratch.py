@@ -12,7 +12,7 @@ import psycopg
 from psycopg import errors as pg, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from xjobs.drivers.session import lost, unreachable
+from xjobs.drivers.session import complete, lost, unreachable
 from xjobs.errors import DdlScratchRefused
 
 __all__ = ["PREFIX", "Server", "connected"]
@@ -26,10 +26,13 @@ class Server:
     Args:
         target: a connection string, or a connection whose server and role are taken; it is not used itself.
         prefix: what the names of the databases begin with.
+
+    Raises:
+        DriverUnavailable: the target is not a connection string.
     """
 
     def __init__(self, target: str | psycopg.Connection[Any], prefix: str = PREFIX) -> None:
-        self.dsn = target if isinstance(target, str) else _address(target)
+        self.dsn = complete(target if isinstance(target, str) else _address(target))
         self._prefix = prefix
 
     @contextmanager
@@ -57,6 +60,7 @@ def connected(dsn: str, search_path: str = "public") -> Iterator[psycopg.Connect
         DriverUnavailable: no connection, or it was lost.
     """
     began = time.perf_counter()
+    dsn = complete(dsn)
     try:
         connection = psycopg.connect(dsn, autocommit=True, application_name="xjobs ddl")
     except psycopg.OperationalError as error:

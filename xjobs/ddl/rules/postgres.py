@@ -52,7 +52,7 @@ INDEX_UNUSED: Final = Rule(
     kind="postgres",
     needs="queries",
     reason="A partial index serves a query only if the planner can prove its predicate from what the query filters on.",
-    fix="Let both say the same, with states and other values as literals.",
+    fix="Let both say the same, with states and other values as literals, and columns in one order.",
 )
 SEQUENTIAL_SCAN: Final = Rule(
     id="sequential-scan",
