@@ -26,10 +26,12 @@ __all__ = [
     "Column",
     "Constraint",
     "Difference",
+    "Function",
     "Index",
     "Sequence",
     "Table",
     "Trigger",
+    "Type",
     "expected_catalog",
     "read_catalog",
 ]
@@ -37,11 +39,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Table:
-    """A table, view or foreign table: `kind` and `persistence` in words."""
+    """A table, view or foreign table: `kind` and `persistence` in words; `query` is a view's."""
 
     kind: str
     persistence: str
     row_security: bool
+    query: str | None = None
 
 
 @dataclass(frozen=True)
@@ -101,19 +104,39 @@ class Trigger:
     enabled: str
 
 
-Item = Table | Column | Constraint | Index | Sequence | Trigger
+@dataclass(frozen=True)
+class Type:
+    """A type of its own; `labels` are an enum's, in their order, None for another kind."""
+
+    kind: str
+    labels: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function or procedure, by the whole text that makes it."""
+
+    definition: str
+
+
+Item = Function | Type | Table | Column | Constraint | Index | Sequence | Trigger
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The objects of one schema by name; columns, constraints and triggers as `table.name`."""
+    """The objects of one schema by name; columns, constraints and triggers as `table.name`, functions as `name(types)`.
 
+    What belongs to an extension is not among them.
+    """
+
+    types: Mapping[str, Type] = field(default_factory=dict, metadata={"noun": "type"})
     tables: Mapping[str, Table] = field(default_factory=dict, metadata={"noun": "table"})
     columns: Mapping[str, Column] = field(default_factory=dict, metadata={"noun": "column"})
     constraints: Mapping[str, Constraint] = field(default_factory=dict, metadata={"noun": "constraint"})
     indexes: Mapping[str, Index] = field(default_factory=dict, metadata={"noun": "index"})
     sequences: Mapping[str, Sequence] = field(default_factory=dict, metadata={"noun": "sequence"})
     triggers: Mapping[str, Trigger] = field(default_factory=dict, metadata={"noun": "trigger"})
+    functions: Mapping[str, Function] = field(default_factory=dict, metadata={"noun": "function"})
 
     def difference(self, other: Catalog) -> list[str]:
         """What keeps this catalog from being `other`, the expected one; empty if nothing does.
@@ -133,7 +156,7 @@ class Catalog:
         ]
 
     def of_tables(self, tables: Container[str]) -> Catalog:
-        """What of this catalog belongs to these tables; sequences that belong to no table are left out."""
+        """What of this catalog belongs to these tables; what belongs to no table is left out."""
         return Catalog(
             tables={name: item for name, item in self.tables.items() if name in tables},
             columns={name: item for name, item in self.columns.items() if item.table in tables},
@@ -265,7 +288,13 @@ def _read(connection: psycopg.Connection[Any], schema: str, prefix: str, normali
     scope = {"schema": oid, "prefix": prefix}
     text = _TextReader(schema, normalise_clock)
     return Catalog(
-        tables={name: Table(*rest) for name, *rest in _execute(connection, _TABLES, scope)},
+        types={
+            name: Type(kind, labels and tuple(labels)) for name, kind, labels in _execute(connection, _TYPES, scope)
+        },
+        tables={
+            name: Table(kind, persistence, row_security, text(query))
+            for name, kind, persistence, row_security, query in _execute(connection, _TABLES, scope)
+        },
         columns={
             f"{table}.{name}": Column(table, text(kind), not_null, text(default), identity, text(generated), collation)
             for table, name, kind, not_null, default, identity, generated, collation in _execute(
@@ -284,6 +313,9 @@ def _read(connection: psycopg.Connection[Any], schema: str, prefix: str, normali
         triggers={
             f"{table}.{name}": Trigger(table, text(definition), enabled)
             for table, name, definition, enabled in _execute(connection, _TRIGGERS, scope)
+        },
+        functions={
+            text(name): Function(text(definition)) for name, definition in _execute(connection, _FUNCTIONS, scope)
         },
     )
 
@@ -333,11 +365,36 @@ select c.relname::text,
        case c.relkind when 'r' then 'table' when 'p' then 'partitioned table' when 'f' then 'foreign table'
                       when 'v' then 'view' else 'materialized view' end,
        case c.relpersistence when 'p' then 'permanent' when 'u' then 'unlogged' else 'temporary' end,
-       c.relrowsecurity
+       c.relrowsecurity,
+       case when c.relkind in ('v', 'm') then pg_get_viewdef(c.oid) end
   from pg_class c
  where c.relnamespace = %(schema)s::oid
    and c.relkind in ('r', 'p', 'f', 'v', 'm')
    and starts_with(c.relname::text, %(prefix)s)
+   and not exists (select from pg_depend e
+                    where e.classid = 'pg_class'::regclass and e.objid = c.oid and e.deptype = 'e')
+"""
+
+_TYPES = """
+select t.typname::text, case t.typtype when 'e' then 'enum' when 'd' then 'domain' else 'range' end,
+       case when t.typtype = 'e' then array(select e.enumlabel::text from pg_enum e
+                                             where e.enumtypid = t.oid order by e.enumsortorder) end
+  from pg_type t
+ where t.typnamespace = %(schema)s::oid
+   and t.typtype in ('e', 'd', 'r')
+   and starts_with(t.typname::text, %(prefix)s)
+   and not exists (select from pg_depend e
+                    where e.classid = 'pg_type'::regclass and e.objid = t.oid and e.deptype = 'e')
+"""
+
+_FUNCTIONS = """
+select p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')', pg_get_functiondef(p.oid)
+  from pg_proc p
+ where p.pronamespace = %(schema)s::oid
+   and p.prokind in ('f', 'p')
+   and starts_with(p.proname::text, %(prefix)s)
+   and not exists (select from pg_depend e
+                    where e.classid = 'pg_proc'::regclass and e.objid = p.oid and e.deptype = 'e')
 """
 
 _COLUMNS = """

@@ -110,6 +110,21 @@ def test_a_default_bound_to_another_clock_is_a_drift_in_a_test_database_too(dsn:
     assert finding.message.endswith("column orders.at: default CURRENT_TIMESTAMP, expected now()")
 
 
+def test_functions_types_and_views_are_compared_where_they_are_declared(dsn: str, live: str) -> None:
+    ddl = (
+        "create type mood as enum ('good');\n"
+        "create function one(n int) returns int language sql as 'select {}';\n"
+        "create view ones as select one(1);"
+    )
+    with psycopg.connect(live, autocommit=True) as connection:
+        connection.execute(ddl.format(1).encode())
+        connection.execute("create function two() returns int language sql as 'select 2'")
+    assert check_live(dsn, ddl.format(1), live=live, rules=["schema-drift"]) == []
+    (finding,) = check_live(dsn, ddl.format(2), live=live, rules=["schema-drift"])
+    assert (finding.line, finding.column) == (2, 17)
+    assert "function one(n integer): definition" in finding.message
+
+
 def test_an_invalid_index_of_a_live_database_is_found(dsn: str, live: str) -> None:
     with psycopg.connect(live, autocommit=True) as connection:
         connection.execute(ORDERS.text.encode())

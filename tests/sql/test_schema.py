@@ -165,7 +165,7 @@ def test_expected_catalog_holds_what_the_schema_says(connection: Connection) -> 
     assert expected.columns["x_jobs.run_at"].type == "timestamp with time zone"
     assert expected.indexes["x_jobs_created_idx"].keys == ("created_at DESC", "id DESC")
     assert expected.constraints["x_job_steps.x_job_steps_pkey"].definition == "PRIMARY KEY (run_id, name)"
-    assert (expected.sequences, expected.triggers) == ({}, {})
+    assert (expected.sequences, expected.triggers, expected.types, expected.functions) == ({}, {}, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,8 @@ MUTATIONS = {
         "index x_jobs_run_idx: valid no, expected yes"
     ),
     "create sequence x_numbers": "unexpected sequence x_numbers",
+    "create type x_mood as enum ('good')": "unexpected type x_mood",
+    "create function x_one() returns int language sql as 'select 1'": "unexpected function x_one()",
     "create trigger x_noise before update on x_jobs execute function suppress_redundant_updates_trigger()": (
         "unexpected trigger x_jobs.x_noise"
     ),
@@ -258,6 +260,45 @@ def test_objects_of_the_app_are_not_read(connection: Connection, installed: str)
     assert everything.constraints["app_orders.app_orders_job_fkey"].definition == (
         "FOREIGN KEY (job) REFERENCES x_jobs(id)"
     )
+
+
+# An object that is not the queue's, a change of it, and the line that tells it.
+CHANGES = {
+    "type": (
+        "create type x_mood as enum ('good', 'bad')",
+        "alter type x_mood add value 'so so' before 'bad'",
+        "type x_mood: labels (good, so so, bad), expected (good, bad)",
+    ),
+    "function": (
+        "create function x_one(n int) returns int language sql as 'select 1'",
+        "create or replace function x_one(n int) returns int language sql as 'select 2'",
+        "function x_one(n integer): definition ",
+    ),
+    "view": (
+        "create view x_names as select name from x_jobs",
+        "create or replace view x_names as select queue as name from x_jobs",
+        "table x_names: query ",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_change_of_a_type_a_function_or_a_view_is_reported(connection: Connection, installed: str, kind: str) -> None:
+    make, change, line = CHANGES[kind]
+    apply(connection, make)
+    before = read_catalog(connection, installed)
+    assert before.difference(before) == []
+    apply(connection, change)
+    (found,) = read_catalog(connection, installed).difference(before)
+    assert found.startswith(line)
+
+
+def test_what_an_extension_brings_is_not_read(connection: Connection, schema: str) -> None:
+    try:
+        connection.execute(f"create extension hstore schema {schema}")
+    except psycopg.errors.FeatureNotSupported:
+        pytest.skip("this server comes without hstore")
+    assert read_catalog(connection, schema, prefix="") == Catalog()
 
 
 def test_a_schema_that_is_not_there_is_empty(connection: Connection) -> None:

@@ -68,8 +68,21 @@ def _sorted_list(match: re.Match[str]) -> str:
 
 
 def declared_only(found: Catalogs, expected: Catalogs) -> Catalogs:
-    """Of a database's catalogs, what belongs to the tables that another has."""
-    return {name: found.get(name, Catalog()).of_tables(catalog.tables) for name, catalog in expected.items()}
+    """Of a database's catalogs, what belongs to the tables that another has, and of the rest what it names."""
+    return {name: _of(found.get(name, Catalog()), catalog) for name, catalog in expected.items()}
+
+
+def _of(found: Catalog, expected: Catalog) -> Catalog:
+    return replace(
+        found.of_tables(expected.tables),
+        types={name: item for name, item in found.types.items() if name in expected.types},
+        functions={name: item for name, item in found.functions.items() if name in expected.functions},
+        sequences={
+            name: item
+            for name, item in found.sequences.items()
+            if name in expected.sequences or (item.owner or "").partition(".")[0] in expected.tables
+        },
+    )
 
 
 def place(sources: Sequence[Source], difference: Difference) -> Place:

@@ -36,9 +36,11 @@ def origin(sources: Sequence[Source], noun: str, name: str) -> Place:
     """Where an object comes from: the last statement that says what it is, else what it hangs off, else everything.
 
     Args:
-        noun: as `xjobs.catalog` has it: table, column, constraint, index, sequence or trigger.
+        noun: as `xjobs.catalog` has it: table, column, constraint, index, sequence, trigger, type or function.
         name: the object's, as the catalog has it; of a column, constraint or trigger `table.name`.
     """
+    if noun == "function":
+        name = name.partition("(")[0]
     table, _, part = name.rpartition(".")
     for source, statement in _backwards(sources):
         kind, at = _subject(statement.code)
