@@ -137,6 +137,16 @@ def test_a_test_in_memory_that_uses_the_queue_imports_no_database_and_freezes_no
     assert not tops(modules(quiet, monkeypatch)) & {"psycopg", "hypothesis", "sqlparse", "freezegun", "cronsim"}
 
 
+def test_ddl_checks_of_the_text_import_no_database(quiet: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet.pytester.makeini("[pytest]\nxjobs_ddl = schema.sql\nxjobs_ddl_rules = types clock split install")
+    (quiet.pytester.path / "schema.sql").write_text("create table if not exists a (id bigint primary key);\n")
+    loaded = modules(quiet, monkeypatch, "--xjobs-ddl")
+    assert "pytest_xjobs.ddl.items" in loaded
+    assert not tops(loaded) & HEAVY
+    quiet.file(TESTS)
+    assert not {name for name in modules(quiet, monkeypatch) if name.startswith(("pytest_xjobs.ddl", "xjobs.ddl"))}
+
+
 def test_an_app_module_that_declares_jobs_imports_nothing_heavy(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         """
