@@ -110,6 +110,19 @@ def test_a_default_bound_to_another_clock_is_a_drift_in_a_test_database_too(dsn:
     assert finding.message.endswith("column orders.at: default CURRENT_TIMESTAMP, expected now()")
 
 
+def test_defaults_of_a_test_database_made_outside_of_its_clocks_path_are_found(dsn: str, live: str) -> None:
+    with psycopg.connect(live, autocommit=True) as connection:
+        connection.execute(ORDERS.text.encode())
+        assert check_live(dsn, ORDERS, live=live, rules=["default-clock"]) == []
+        install_time(connection)
+        (finding,) = check_live(dsn, ORDERS, live=live, rules=["default-clock"])
+        assert (finding.line, finding.column) == (4, 3)
+        assert finding.message.endswith("takes its default from now(), which no test can move: now()")
+        connection.execute(f"set search_path = {SEARCH_PATH}")
+        connection.execute("alter table orders alter at set default now()")
+    assert check_live(dsn, ORDERS, live=live, rules=["default-clock"]) == []
+
+
 def test_functions_types_and_views_are_compared_where_they_are_declared(dsn: str, live: str) -> None:
     ddl = (
         "create type mood as enum ('good');\n"

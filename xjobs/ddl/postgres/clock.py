@@ -40,18 +40,32 @@ _CONSTANT: Final = re.compile(r"'(?P<value>[^']*)'::(?:date|timestamp(?:\(\d\))?
 
 
 def default_clock(bench: Bench) -> Iterator[Finding]:
-    """A default that is bound to a clock that no test can move, or to the instant at which the DDL was applied."""
+    """A default that is bound to a clock that no test can move, or to the instant at which the DDL was applied.
+
+    A live database is looked at where it has the clock of tests: its tables may have been made outside of its path.
+    """
     with bench.server.database() as dsn:
         with connected(dsn) as connection:
             connection.execute(_STAND_INS)
             ((since,),) = connection.execute("select pg_catalog.clock_timestamp()").fetchall()
         install(bench.ddl, dsn, _PATH)
         with connected(dsn, "pg_catalog") as connection:
-            for table, column, default in connection.execute(_DEFAULTS).fetchall():
-                problem = _problem(connection, default, since)
-                if problem is not None:
-                    place = origin(bench.ddl, "column", f"{table}.{column}")
-                    yield place.finding(DEFAULT_CLOCK, f"column {table}.{column} {problem}: {default}")
+            yield from _unmoved(bench, connection, since)
+    if bench.live is not None:
+        with connected(bench.live, "pg_catalog") as connection:
+            if connection.execute("select from pg_namespace where nspname = 'xjobs_time'").fetchone() is not None:
+                yield from _unmoved(bench, connection, None)
+
+
+def _unmoved(bench: Bench, connection: psycopg.Connection[Any], since: datetime | None) -> Iterator[Finding]:
+    within = f" in database {connection.info.dbname}" if since is None else ""
+    for table, column, default in connection.execute(_DEFAULTS).fetchall():
+        problem = _immovable(default)
+        if problem is None and since is not None and _is_of_install(connection, default, since):
+            problem = "has the instant at which the DDL was applied for a default"
+        if problem is not None:
+            place = origin(bench.ddl, "column", f"{table}.{column}")
+            yield place.finding(DEFAULT_CLOCK, f"column {table}.{column}{within} {problem}: {default}")
 
 
 _DEFAULTS = """
@@ -65,13 +79,11 @@ select c.relname::text, a.attname::text, pg_get_expr(d.adbin, d.adrelid)
 """
 
 
-def _problem(connection: psycopg.Connection[Any], default: str, since: datetime) -> str | None:
+def _immovable(default: str) -> str | None:
     for match in _CLOCK.finditer(default):
         name = match["keyword"] or (f"{match['function']}()" if match["function"] else None)
         if name is not None:
             return f"takes its default from {name}, which no test can move"
-    if _is_of_install(connection, default, since):
-        return "has the instant at which the DDL was applied for a default"
     return None
 
 
