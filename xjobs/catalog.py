@@ -94,6 +94,11 @@ class Sequence:
     maximum: int
     cycles: bool
 
+    @property
+    def table(self) -> str | None:
+        """The table of the owner."""
+        return self.owner.partition(".")[0] if self.owner is not None else None
+
 
 @dataclass(frozen=True)
 class Trigger:
@@ -162,11 +167,7 @@ class Catalog:
             columns={name: item for name, item in self.columns.items() if item.table in tables},
             constraints={name: item for name, item in self.constraints.items() if item.table in tables},
             indexes={name: item for name, item in self.indexes.items() if item.table in tables},
-            sequences={
-                name: item
-                for name, item in self.sequences.items()
-                if item.owner is not None and item.owner.partition(".")[0] in tables
-            },
+            sequences={name: item for name, item in self.sequences.items() if item.table in tables},
             triggers={name: item for name, item in self.triggers.items() if item.table in tables},
         )
 
@@ -394,7 +395,7 @@ select p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')', pg_
    and p.prokind in ('f', 'p')
    and starts_with(p.proname::text, %(prefix)s)
    and not exists (select from pg_depend e
-                    where e.classid = 'pg_proc'::regclass and e.objid = p.oid and e.deptype = 'e')
+                    where e.classid = 'pg_proc'::regclass and e.objid = p.oid and e.deptype in ('e', 'i'))
 """
 
 _COLUMNS = """

@@ -77,7 +77,8 @@ DRIFTS = {
         (3, 3, "missing column orders.state"),
         (5, 14, "missing index orders_idx"),
     ],
-    "drop table orders": [(1, 14, "missing table orders"), (6, 17, "missing sequence orders_seq")],
+    "drop table orders": [(1, 14, "missing table orders")],
+    "drop sequence orders_seq": [(6, 17, "missing sequence orders_seq")],
     "drop index orders_idx": [(5, 14, "missing index orders_idx")],
     "update pg_index set indisvalid = false where indexrelid = 'orders_idx'::regclass": [
         (5, 14, "index orders_idx: valid no, expected yes")
@@ -175,6 +176,46 @@ def test_a_comment_on_a_query_suppresses_what_is_found_in_it(dsn: str) -> None:
     query = Source("q.sql", "-- xjobs: ignore query-fails because the table comes later\nselect 1 from later")
     findings = check_live(dsn, ORDERS, [query], rules=["query-fails"])
     assert (findings, len(findings.suppressed)) == ([], 1)
+
+
+# --- DDL of all kinds ----------------------------------------------------------------------------
+
+ODD = {
+    "copy in": "create table t (a int); copy t from stdin;",
+    "copy out": "begin; create table t (a int); copy t to stdout",
+    "another schema": "drop schema public cascade; create schema app; create table app.t (a int);"
+    "create index on app.t (a)",
+    "no transaction": "create table t (a int); create index concurrently i on t (a); vacuum t",
+    "settings": "set role pg_monitor; set search_path = ''; create temporary table q (a int)",
+    "quoted names": """create table "Ünï.Cöd" ("é'x" int default 1); create index "İ.x" on "Ünï.Cöd" ("é'x")""",
+    "partitions": "create table t (a int) partition by list (a); create table u partition of t for values in (1);"
+    "create index ti on t (a); create index ui on u (a)",
+    "constraints": "create table t (a int primary key, b int references t, exclude using btree (b with =));"
+    "create unique index u on t (b); create index x on t (b) include (a); create index y on t using brin (a)",
+    "routines": "create function f() returns trigger language plpgsql as $$ begin return new; end $$;"
+    "create table t (a int); create trigger g before insert on t for each row execute function f();"
+    "create procedure p() language sql begin atomic select 1; end",
+    "views": "create view v as select 1 as a; create materialized view m as select a from v; create index on m (a)",
+    "types": "create domain d as int check (value > 0); create type r as range (subtype = int);"
+    "create type c as (a int, b d); create table t (x d, y r, z c, w int generated always as (x + 1) stored)",
+    "nothing": "select 1",
+}
+ODD_QUERIES = Source(
+    "q.sql",
+    "vacuum; notify x; begin; set x.y = 1; call nothing(); fetch c; explain select 1; copy t from stdin; "
+    "insert into t values (1, $1) on conflict (b) do update set a = 1; select a from t group by a; listen x",
+)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_no_rule_stumbles_over_a_kind_of_ddl(dsn: str, name: str) -> None:
+    pairs = [Pair(index, "select a from t where b = $1", whole=True, ordered=True) for index in ("u", '"İ.x"', "ti")]
+    findings = check_live(
+        dsn, ODD[name], [ODD_QUERIES], pairs, [Source("v", "select 1")], live=dsn, rules=["all"], prefix="left_behind"
+    )
+    assert {finding.source for finding in findings} <= {"<text>", "q.sql", "the query", "v"}
+    assert ("ddl-refused" in {finding.rule for finding in findings}) == name.startswith("copy")
+    assert databases(dsn, "left_behind") == []
 
 
 # --- what is left on the server, and what it refuses ---------------------------------------------

@@ -177,10 +177,10 @@ def test_a_whole_constant_may_be_named(project: Project) -> None:
     assert rules_of(project.run("app/models.py::DDL"), "app/models.py::DDL::") >= TEXT - NEEDY
 
 
-def test_testpaths_do_not_hide_them_and_nothing_comes_twice(project: Project) -> None:
-    project.ini("db/schema.sql", "test_it.py", more=("testpaths = test_it.py db",))
-    project.write("test_it.py", "def test_it(): pass")
-    project.ini("db/schema.sql", more=("testpaths = test_it.py db", "xjobs_ddl_rules = reapply-changes"))
+@pytest.mark.parametrize("testpaths", ["test_it.py", "test_it.py db", "."])
+def test_testpaths_do_not_hide_them_and_nothing_comes_twice(project: Project, testpaths: str) -> None:
+    project.ini("db/schema.sql", more=(f"testpaths = {testpaths}", "xjobs_ddl_rules = reapply-changes"))
+    assert set(outcomes(project.run())) == {"test_it.py::test_it", "db/schema.sql::reapply-changes"}
     project.run().assert_outcomes(passed=2)
 
 

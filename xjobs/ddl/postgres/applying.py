@@ -43,8 +43,15 @@ def apply(source: Source, connection: psycopg.Connection[Any]) -> Refusal | None
                 return Refusal(Place(source, statement, offset), said(error))
         return None
     finally:
-        if not connection.closed and connection.info.transaction_status is not TransactionStatus.IDLE:
-            connection.rollback()
+        _end(connection)
+
+
+def _end(connection: psycopg.Connection[Any]) -> None:
+    status = connection.info.transaction_status
+    if status is TransactionStatus.ACTIVE:
+        connection.close()  # a copy waits for data that nobody has
+    elif not connection.closed and status is not TransactionStatus.IDLE:
+        connection.rollback()
 
 
 def said(error: psycopg.Error) -> str:

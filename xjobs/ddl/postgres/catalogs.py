@@ -80,7 +80,7 @@ def _of(found: Catalog, expected: Catalog) -> Catalog:
         sequences={
             name: item
             for name, item in found.sequences.items()
-            if name in expected.sequences or (item.owner or "").partition(".")[0] in expected.tables
+            if name in expected.sequences or item.table in expected.tables
         },
     )
 

@@ -44,7 +44,7 @@ def origin(sources: Sequence[Source], noun: str, name: str) -> Place:
     table, _, part = name.rpartition(".")
     for source, statement in _backwards(sources):
         kind, at = _subject(statement.code)
-        if kind == noun and at is not None and _name(at) == part:
+        if _NOUNS.get(kind, kind) == noun and at is not None and _name(at) == part:
             return Place(source, statement, at.start)
         if kind == "table" and table and at is not None and _name(at) == table:
             member = _member(statement.code, part)
@@ -59,6 +59,8 @@ def _backwards(sources: Sequence[Source]) -> Iterator[tuple[Source, Statement]]:
             yield source, statement
 
 
+# Kinds that the catalog has under another noun.
+_NOUNS: Final = {"view": "table", "domain": "type", "procedure": "function"}
 _VERBS: Final = frozenset({"create", "alter"})
 # What may stand between the verb, the kind and the name.
 _BETWEEN: Final = frozenset(

@@ -62,7 +62,7 @@ def connected(dsn: str, search_path: str = "public") -> Iterator[psycopg.Connect
     began = time.perf_counter()
     dsn = complete(dsn)
     try:
-        connection = psycopg.connect(dsn, autocommit=True, application_name="xjobs ddl")
+        connection = psycopg.connect(dsn, autocommit=True, application_name="xjobs ddl", client_encoding="utf8")
     except psycopg.OperationalError as error:
         raise unreachable(error, dsn, began) from None
     with connection:
