@@ -41,4 +41,4 @@ def server(asker: Asker) -> tuple[str, str]:
             raise
         # Its first line: where all was looked is for a run that asks for Postgres.
         fact = str(problem).splitlines()[0].removeprefix("xjobs: ").partition("; looked at")[0]
-        raise NotAsked(f"{fact} (--xjobs-pg insists on one)") from None
+        raise NotAsked(f"{fact} (pytest --xjobs-pg says what to do)") from None

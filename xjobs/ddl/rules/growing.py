@@ -130,6 +130,7 @@ RULES = (
     Rule(
         id="shipped-table-edited",
         group=_GROUP,
+        needs="baseline",
         reason="An edited create text reaches new installs only, since the old ones have the table already.",
         fix="Leave the text as it was released and write `alter table ... add column if not exists` below it.",
         find=_tables_edited,
@@ -137,6 +138,7 @@ RULES = (
     Rule(
         id="shipped-column-edited",
         group=_GROUP,
+        needs="baseline",
         reason="Where the column is, `add column if not exists` does nothing, whatever its definition says now.",
         fix="Leave the text as it was released and write an `alter column` below it.",
         find=_columns_edited,
@@ -144,6 +146,7 @@ RULES = (
     Rule(
         id="shipped-index-edited",
         group=_GROUP,
+        needs="baseline",
         reason="Where an index of that name is, `create index if not exists` does nothing.",
         fix="Give the index that differs a new name, and drop the old one.",
         find=_indexes_edited,
@@ -151,6 +154,7 @@ RULES = (
     Rule(
         id="superseded-index",
         group=_GROUP,
+        needs="baseline",
         reason="An index that nothing makes any more stays where it was installed: it costs writes, or refuses rows.",
         fix="Write `drop index if exists` for it, before its successor.",
         find=_indexes_left_behind,
@@ -158,6 +162,7 @@ RULES = (
     Rule(
         id="shipped-object-lost",
         group=_GROUP,
+        needs="baseline",
         reason="A table or column that nothing makes any more is in old installs and not in new ones.",
         fix="Leave its text, or drop it.",
         find=_objects_left_behind,
