@@ -96,7 +96,7 @@ class _Results:
     def __init__(self, subject: Subject, config: pytest.Config) -> None:
         self.reference = subject.reference
         self._subject = subject
-        self._config = config
+        self.config = config
         self._problem: Exception | None = None
 
     @cached_property
