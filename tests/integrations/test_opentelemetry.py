@@ -84,6 +84,21 @@ def test_a_given_traceparent_goes_before_the_current_span(xjobs_queue: XjobsQueu
     assert f"{attempt.get_span_context().trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
 
 
+def test_an_error_whose_text_fails_is_still_the_error(xjobs_queue: XjobsQueue, spans: InMemorySpanExporter) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    @xjobs.job(key=xjobs.NO_KEY)
+    def fails() -> None:
+        raise Mute
+
+    fails.enqueue()
+    (run,) = xjobs_queue.drain(errors="collect").runs
+    assert isinstance(run.error, Mute)
+    assert _named(spans, "job.fails").status.status_code is trace.StatusCode.ERROR
+
+
 def test_a_failure_is_on_the_span_and_a_suspension_is_none(
     xjobs_queue: XjobsQueue, spans: InMemorySpanExporter
 ) -> None:
@@ -104,5 +119,7 @@ def test_a_failure_is_on_the_span_and_a_suspension_is_none(
     xjobs_queue.drain(errors="collect")
     failed, asleep, rootless = (_named(spans, f"job.{name}") for name in ("fails", "sleeps", "odd"))
     assert failed.status.status_code is trace.StatusCode.ERROR
+    (event,) = failed.events
+    assert (event.attributes or {})["exception.message"] == "down"
     assert asleep.status.status_code is trace.StatusCode.UNSET
     assert rootless.parent is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -29,6 +29,22 @@ def span(job: ClaimedJob) -> Iterator[None]:
         attributes["job.enqueued_by"] = job.enqueued_by
     tracer = trace.get_tracer("xjobs")
     with tracer.start_as_current_span(
-        f"job.{job.name}", context=parent, kind=trace.SpanKind.CONSUMER, attributes=attributes
-    ):
-        yield
+        f"job.{job.name}",
+        context=parent,
+        kind=trace.SpanKind.CONSUMER,
+        attributes=attributes,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as current:
+        try:
+            yield
+        except Exception as error:
+            _record(current, error)
+            raise
+
+
+def _record(current: trace.Span, error: Exception) -> None:
+    """Put an error on a span. One whose own text fails must not take the place of the error itself."""
+    current.set_status(trace.StatusCode.ERROR, type(error).__name__)
+    with suppress(Exception):
+        current.record_exception(error)
