@@ -7,6 +7,7 @@ public names are here; the rest of the package may change.
 from __future__ import annotations
 
 from xjobs.classify import classify
+from xjobs.concurrency import Limit
 from xjobs.context import AsyncContext, Context
 from xjobs.errors import (
     Aborted,
@@ -33,6 +34,7 @@ from xjobs.errors import (
     JobNotRequeueable,
     JobTimeout,
     JobUnknown,
+    KeyBusy,
     LeaseLost,
     OnSettledFailed,
     PageInvalid,
@@ -60,10 +62,12 @@ from xjobs.records import (
     JobRow,
     Jump,
     Pause,
+    QueueDepth,
     QueueStats,
     Run,
     StepRecord,
     Waiting,
+    WorkerRow,
 )
 from xjobs.registry import registered_jobs
 from xjobs.retry import Retry
@@ -113,12 +117,15 @@ __all__ = [
     "JobTimeout",
     "JobUnknown",
     "Jump",
+    "KeyBusy",
     "LeaseLost",
+    "Limit",
     "Nack",
     "OnSettledFailed",
     "PageInvalid",
     "Pause",
     "Queue",
+    "QueueDepth",
     "QueueStats",
     "RateLimited",
     "Retry",
@@ -134,6 +141,7 @@ __all__ = [
     "TransactionAborted",
     "TransactionConflict",
     "Waiting",
+    "WorkerRow",
     "WouldBlock",
     "aenqueue_many",
     "apublish",

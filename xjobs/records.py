@@ -187,6 +187,34 @@ class QueueStats(NamedTuple):
     oldest_ready: timedelta
 
 
+class QueueDepth(NamedTuple):
+    """How many jobs of one queue are work for workers to come: due ones, and running ones that no worker is leaving."""
+
+    queue: str
+    depth: int
+
+
+class WorkerRow(NamedTuple):
+    """One live worker; every field is the column of its name. Instants are in UTC.
+
+    Attributes:
+        queues: their names.
+        concurrency: its slots over all queues.
+        in_flight: ids of jobs that it runs, as texts, at most a hundred.
+        draining_at: since when it takes no more jobs, or None.
+    """
+
+    id: str
+    host: str
+    queues: list[str]
+    concurrency: int
+    in_flight: list[str]
+    started_at: datetime
+    heartbeat_at: datetime
+    expires_at: datetime
+    draining_at: datetime | None
+
+
 class Waiting(NamedTuple):
     """A live job and the instant from which a claim could take it: `run_at`, or the end of its lease."""
 

@@ -13,6 +13,7 @@ from conformance.fixtures import Work
 from conformance.stores import Store, Tables
 from pytest_xjobs.clock import Clock
 from xjobs import registry
+from xjobs.operations.claim import give_back
 from xjobs.states import FINISHED, WAITING
 
 
@@ -391,3 +392,25 @@ class TestRefusals:
     async def test_what_is_not_a_worker_id_is_refused(self, queue: xjobs.AsyncQueue, worker_id: Any) -> None:
         with pytest.raises(xjobs.Invariant):
             await queue.claim(queues=["default"], worker_id=worker_id)
+
+
+async def test_claims_whose_answer_was_lost_are_given_back_and_no_others(
+    queue: xjobs.AsyncQueue, tables: Tables, work: Work
+) -> None:
+    await queue.enqueue_many(work.using(queue=name).call(n=n) for n, name in enumerate("aaaab"))
+    known, stray, settled, theirs = [
+        (await queue.claim(queues=["a"], worker_id=worker)).jobs[0] for worker in ("w", "w", "w", "v")
+    ]
+    (elsewhere,) = (await queue.claim(queues=["b"], worker_id="w")).jobs
+    await queue.ack([xjobs.Ack(settled)], worker_id="w")
+    before = {row["id"]: row for row in tables.jobs()}
+    stale = stray._replace(claims=7)
+    assert await give_back(queue.driver, [known, stale], queues=["a"], worker_id="w") == 1
+    after = {row["id"]: row for row in tables.jobs()}
+    changed = after.pop(stray.id)
+    assert (changed["state"], changed["attempt"], changed["claims"]) == ("ready", 0, 1)
+    assert (changed["claimed_by"], changed["visible_at"], changed["run_at"]) == (None, None, before[stray.id]["run_at"])
+    assert after == {job_id: row for job_id, row in before.items() if job_id != stray.id}
+    assert {theirs.id, elsewhere.id} <= after.keys()
+    assert await give_back(queue.driver, [known], queues=["a"], worker_id="w") == 0
+    assert [job.id for job in (await queue.claim(queues=["a"], worker_id="w")).jobs] == [stray.id]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import UUID
 
 import xjobs
 from conformance.fixtures import Work
 from conformance.stores import Tables
 from pytest_xjobs.clock import Clock
+from xjobs.operations import claim as claiming, slots
+from xjobs.operations.leases import renew_all
 
 
 async def _claimed(queue: xjobs.AsyncQueue, work: Work, count: int = 1, lease: float = 30) -> list[xjobs.ClaimedJob]:
@@ -104,3 +107,40 @@ async def test_a_stale_claim_beside_the_standing_one_does_no_harm(
 
 async def test_no_claims_is_nothing_to_renew(queue: xjobs.AsyncQueue) -> None:
     assert await queue.heartbeat([], worker_id="w") == set()
+
+
+async def test_a_renewal_says_of_each_lease_whether_it_is_held_cancelled_or_lost(
+    queue: xjobs.AsyncQueue, clock: Clock, work: Work
+) -> None:
+    clock.freeze()
+    held, cancelled, settled = jobs = await _claimed(queue, work, count=3)
+    await queue.cancel(cancelled.id)
+    await queue.ack([xjobs.Ack(settled)], worker_id="w")
+    given = [*reversed(jobs), held._replace(claims=9), cancelled._replace(claims=9), held._replace(id=UUID(int=1))]
+    now = clock.advance(seconds=20)
+    renewed = await renew_all(queue.driver, given, [], worker_id="w", lease=timedelta(seconds=45))
+    assert renewed == (["lost", "cancelled", "held", "lost", "lost", "lost"], [])
+    row = await queue.job(held.id)
+    assert row is not None
+    assert row.visible_at == now + timedelta(seconds=45)
+    assert (await renew_all(queue.driver, [held], [], worker_id="v", lease=timedelta(seconds=45))).leases == ["lost"]
+
+
+async def test_leases_and_slots_are_renewed_in_one_step(queue: xjobs.AsyncQueue, clock: Clock, work: Work) -> None:
+    clock.freeze()
+    jobs = await _claimed(queue, work, count=2)
+    requests = [slots.Request(key, 1, "w") for key in ("b", "a")]
+    taken = [slot for slot in await slots.acquire(queue.driver, requests, ttl=claiming.LEASE) if slot is not None]
+    clock.advance(seconds=20)
+    given = [*taken, slots.Slot("a", 1, "w")]
+    assert await renew_all(queue.driver, jobs, given, worker_id="w", lease=claiming.LEASE) == (
+        ["held", "held"],
+        ["held", "held", "lost"],
+    )
+    clock.advance(seconds=29)
+    assert (await queue.claim(queues=["default"], worker_id="v", limit=9)).jobs == []
+    assert [slot.key for slot in await slots.holders(queue.driver, ["a", "b"])] == ["a", "b"]
+
+
+async def test_nothing_held_is_nothing_to_renew(queue: xjobs.AsyncQueue) -> None:
+    assert await renew_all(queue.driver, [], [], worker_id="w", lease=claiming.LEASE) == ([], [])

@@ -83,3 +83,18 @@ async def heartbeat(
         lease=duration,
     )
     return {row[0] for row in rows}
+
+
+async def give_back(driver: Driver, known: Sequence[ClaimedJob], *, queues: list[str], worker_id: str) -> int:
+    """Make the jobs ready again that a worker has claimed without knowing, since the answer to its claim was lost.
+
+    Their attempt does not count. To be asked while no claim of this worker is under way; `known` are its claims.
+    """
+    ((count,),) = await driver.run(
+        sql.SQL_GIVE_BACK,
+        worker_id=worker_id,
+        queues=queues,
+        ids=[job.id for job in known],
+        claims=[job.claims for job in known],
+    )
+    return int(count)

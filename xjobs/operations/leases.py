@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Literal, NamedTuple, cast
 
+from xjobs import sql
 from xjobs.drivers.base import Driver
 from xjobs.operations.claim import LEASE, heartbeat
+from xjobs.operations.slots import Slot
 from xjobs.operations.steps import claim_gone
 from xjobs.records import ClaimedJob
 from xjobs.signals import RunSignal
+
+Standing = Literal["held", "cancelled", "lost"]
+
+
+class Renewed(NamedTuple):
+    """How each lease and each slot stands now, in the order in which they were given."""
+
+    leases: list[Standing]
+    slots: list[Standing]
 
 
 async def renew(
@@ -25,3 +37,26 @@ async def renew(
     for job, signal in running:
         if job.id not in kept:
             signal.stop(await claim_gone(driver, job))
+
+
+async def renew_all(
+    driver: Driver, jobs: Sequence[ClaimedJob], slots: Sequence[Slot], *, worker_id: str, lease: timedelta
+) -> Renewed:
+    """Extend the claims and the slots of a worker that still stand to a full term from now.
+
+    A lapsed lease that nobody took is extended; a lapsed slot is not, since others may count on it being free.
+    """
+    if not jobs and not slots:
+        return Renewed([], [])
+    rows = await driver.run(
+        sql.SQL_RENEW,
+        worker_id=worker_id,
+        lease=lease,
+        ids=[job.id for job in jobs],
+        claims=[job.claims for job in jobs],
+        keys=[slot.key for slot in slots],
+        slots=[slot.number for slot in slots],
+        holders=[slot.holder for slot in slots],
+    )
+    standings = [cast("Standing", row[2]) for row in rows]
+    return Renewed(standings[: len(jobs)], standings[len(jobs) :])

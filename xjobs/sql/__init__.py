@@ -24,6 +24,7 @@ SQL_ENQUEUE_ONE: Statement
 SQL_EVENTS: Statement
 SQL_EVENTS_PURGE: Statement
 SQL_EVENT_PUBLISH: Statement
+SQL_GIVE_BACK: Statement
 SQL_HEARTBEAT: Statement
 SQL_JOB: Statement
 SQL_JOBS: Statement
@@ -36,9 +37,14 @@ SQL_PROMOTE: Statement
 SQL_PROMOTE_MANY: Statement
 SQL_REMOVE: Statement
 SQL_REMOVE_MANY: Statement
+SQL_RENEW: Statement
 SQL_REQUEUE: Statement
 SQL_REQUEUE_MANY: Statement
 SQL_RESUME: Statement
+SQL_SCALER_DEPTH: Statement
+SQL_SLOT_ACQUIRE: Statement
+SQL_SLOT_HOLDERS: Statement
+SQL_SLOT_RELEASE: Statement
 SQL_STATS: Statement
 SQL_STEPS: Statement
 SQL_STEP_PUT: Statement
@@ -46,6 +52,10 @@ SQL_STEP_SLEEP: Statement
 SQL_STEP_WAIT: Statement
 SQL_WAITING: Statement
 SQL_WAKE_WAITS: Statement
+SQL_WAKE: Statement
+SQL_WORKERS: Statement
+SQL_WORKER_ANNOUNCE: Statement
+SQL_WORKER_FORGET: Statement
 
 _DIRECTORY = Path(__file__).parent
 _SCHEMA_FILE = "schema.sql"

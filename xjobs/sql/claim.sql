@@ -55,3 +55,22 @@ select a.id, a.name, a.queue, a.state, a.input, a.idempotency_key, a.run_id, a.a
        a.run_at, a.visible_at, a.tenant_id, a.created_at, a.traceparent, a.enqueued_by, a.last_error
   from (table claimed union all table buried) a
  order by a.run_at, a.id
+
+-- name: SQL_GIVE_BACK (worker_id, queues, ids, claims)
+-- Running rows of a worker that are not among the claims it knows of, because the answer to a claim was lost, are ready again with their attempt given back; answers how many, in one row.
+with known as (
+  select g.id, g.claims from unnest($3::uuid[], $4::int[]) as g(id, claims)
+), stray as (
+  select j.id
+    from x_jobs j
+   where j.state = 'running' and j.queue = any($2::text[]) and j.claimed_by = $1
+     and not exists (select from known k where k.id = j.id and k.claims = j.claims)
+   order by j.id -- the order in which rows are locked
+     for update skip locked
+), moved as (
+  update x_jobs j
+     set state = 'ready', attempt = greatest(j.attempt - 1, 0), visible_at = null, claimed_by = null, updated_at = now()
+   where j.id = any(array(select s.id from stray s))
+  returning j.id
+)
+select count(*)::int from moved

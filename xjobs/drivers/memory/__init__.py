@@ -8,7 +8,21 @@ from typing import Any
 
 from xjobs.clocks import process_time
 from xjobs.drivers.base import Row
-from xjobs.drivers.memory import claim, enqueue, events, inspect, leases, operate, pauses, settle, stats, steps
+from xjobs.drivers.memory import (
+    claim,
+    enqueue,
+    events,
+    inspect,
+    leases,
+    operate,
+    pauses,
+    settle,
+    slots,
+    stats,
+    steps,
+    wake,
+    workers,
+)
 from xjobs.drivers.memory.store import Session, Store, Transaction
 from xjobs.sql import Statement
 
@@ -24,6 +38,7 @@ TWINS: dict[str, Twin] = {
     "SQL_EVENTS": events.events,
     "SQL_EVENTS_PURGE": events.purge,
     "SQL_EVENT_PUBLISH": events.publish,
+    "SQL_GIVE_BACK": claim.give_back,
     "SQL_HEARTBEAT": leases.heartbeat,
     "SQL_JOB": inspect.job,
     "SQL_JOBS": inspect.jobs,
@@ -36,9 +51,14 @@ TWINS: dict[str, Twin] = {
     "SQL_PROMOTE_MANY": operate.promote_many,
     "SQL_REMOVE": operate.remove,
     "SQL_REMOVE_MANY": operate.remove_many,
+    "SQL_RENEW": leases.renew,
     "SQL_REQUEUE": operate.requeue,
     "SQL_REQUEUE_MANY": operate.requeue_many,
     "SQL_RESUME": pauses.resume,
+    "SQL_SCALER_DEPTH": stats.scaler_depth,
+    "SQL_SLOT_ACQUIRE": slots.acquire,
+    "SQL_SLOT_HOLDERS": slots.holders,
+    "SQL_SLOT_RELEASE": slots.release,
     "SQL_STATS": stats.stats,
     "SQL_STEPS": steps.steps,
     "SQL_STEP_PUT": steps.put,
@@ -46,6 +66,10 @@ TWINS: dict[str, Twin] = {
     "SQL_STEP_WAIT": steps.wait,
     "SQL_WAITING": inspect.waiting,
     "SQL_WAKE_WAITS": steps.wake_waits,
+    "SQL_WAKE": wake.wake,
+    "SQL_WORKERS": workers.workers,
+    "SQL_WORKER_ANNOUNCE": workers.announce,
+    "SQL_WORKER_FORGET": workers.forget,
 }
 """The twin of each statement, by the statement's name."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from msgspec.json import decode
 
@@ -109,3 +110,20 @@ def _answer(job: Job) -> tuple[Any, ...]:
         job.enqueued_by,
         job.last_error,
     )
+
+
+def give_back(
+    session: Session, *, worker_id: str, queues: Sequence[str], ids: Sequence[UUID], claims: Sequence[int]
+) -> list[tuple[Any, ...]]:
+    """Twin of SQL_GIVE_BACK."""
+    known = set(zip(ids, claims, strict=True))
+    strays = []
+    for job in session.store.jobs.values():
+        seen = session.visible(job)
+        if seen is None or seen.state != "running" or seen.claimed_by != worker_id or seen.queue not in queues:
+            continue
+        if (job.id, seen.claims) not in known and not session.locked(job):
+            strays.append(job)
+    for job in strays:
+        session.change(job, state="ready", attempt=max(job.attempt - 1, 0), visible_at=None, claimed_by=None)
+    return [(len(strays),)]

@@ -55,6 +55,8 @@ def publish(
         for step in session.store.waits.values()
         if (seen := session.visible(step)) is not None
     )
+    if waited_for:
+        session.notify("x_events_wake", name)
     return [(event.published_at, event.expires_at, "" if waited_for else None)]
 
 

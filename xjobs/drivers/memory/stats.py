@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from xjobs.drivers.memory.store import Job, Session
-from xjobs.states import COUNTED
+from xjobs.states import COUNTED, WAITING
 
 _COLUMNS = ("ready", "delayed", "running", "suspended", "failed", "dead")
 
@@ -34,3 +34,22 @@ def _bucket(job: Job, session: Session) -> str:
     if job.state in ("ready", "delayed"):
         return "ready" if job.run_at <= session.now else "delayed"
     return job.state
+
+
+def scaler_depth(session: Session) -> list[tuple[Any, ...]]:
+    """Twin of SQL_SCALER_DEPTH."""
+    depths: dict[str, int] = {}
+    for row in session.store.jobs.values():
+        job = session.visible(row)
+        if job is not None and job.state in (*WAITING, "running") and not session.paused("queue", job.queue):
+            depths[job.queue] = depths.get(job.queue, 0) + _counts(job, session)
+    return sorted(depths.items(), key=lambda depth: depth[0].encode())
+
+
+def _counts(job: Job, session: Session) -> bool:
+    """Whether a live row is work for workers to come."""
+    if job.state != "running":
+        return job.run_at <= session.now
+    row = session.store.workers.get(job.claimed_by or "")
+    holder = None if row is None else session.visible(row)
+    return holder is None or holder.draining_at is None or holder.expires_at <= session.now

@@ -139,8 +139,44 @@ class Pause(Row):
     paused_at: datetime
 
 
+class Slot(Row):
+    """A row of x_job_leases."""
+
+    __slots__ = ("expires_at", "holder")
+
+    holder: str
+    expires_at: datetime
+
+
+class Worker(Row):
+    """A row of x_job_workers. `queues` and `in_flight` are JSON text."""
+
+    __slots__ = (
+        "concurrency",
+        "draining_at",
+        "expires_at",
+        "heartbeat_at",
+        "host",
+        "id",
+        "in_flight",
+        "queues",
+        "started_at",
+    )
+
+    id: str
+    host: str
+    queues: str
+    concurrency: int
+    in_flight: str
+    started_at: datetime
+    heartbeat_at: datetime
+    expires_at: datetime
+    draining_at: datetime | None
+
+
 CounterKey = tuple[str, int, datetime]
 PauseKey = tuple[str, str]
+SlotKey = tuple[str, int]
 R = TypeVar("R", bound=Row)
 
 
@@ -156,6 +192,8 @@ class Store:
         self.lock = threading.RLock()
         # Asked before each statement: whether a transaction elsewhere, which a transaction here follows, has ended.
         self.followed: list[Callable[[], None]] = []
+        # Told channel and payload of what pg_notify would send, once it is committed.
+        self.listeners: list[Callable[[str, str], None]] = []
         self.clear()
 
     def clear(self) -> None:
@@ -178,6 +216,8 @@ class Store:
             # The jobs of each run; made when first asked for, since most queues never do.
             self.runs: dict[UUID, list[Job]] | None = None
             self._minute = _NO_MINUTE
+            self.slots: dict[SlotKey, Slot] = {}
+            self.workers: dict[str, Worker] = {}
 
     def index(self, job: Job) -> None:
         """Enter a row under what it is now."""
@@ -193,6 +233,11 @@ class Store:
             self.running[job.queue].put(job.visible_at, job)
         else:
             job.entry = None
+
+    def tell(self, channel: str, payload: str) -> None:
+        """Send a notification to every listener."""
+        for listener in tuple(self.listeners):
+            listener(channel, payload)
 
     def forget_key(self, job: Job) -> None:
         """Free the key of a row that is no longer live, unless another row has taken it."""
@@ -377,6 +422,13 @@ class Session:
             row.writer = self.transaction
             self.transaction.rows.append(row)
 
+    def notify(self, channel: str, payload: str) -> None:
+        """Send a notification when this transaction commits, each but once, as pg_notify does."""
+        if self.transaction is None:
+            self.store.tell(channel, payload)
+        else:
+            self.transaction.notes[channel, payload] = None
+
     def counters(self, jobs: Collection[str]) -> dict[str, Counter]:
         """The counters of job names in the present minute, to be written.
 
@@ -409,6 +461,7 @@ class Transaction:
         self.rows: list[Row] = []
         # Where rows stand that it has inserted or deleted, by their identity.
         self.places: dict[int, tuple[dict[Any, Any], Any]] = {}
+        self.notes: dict[tuple[str, str], None] = {}
         self.failed = False
         self.ended = False
 
@@ -435,6 +488,8 @@ class Transaction:
                 if row.gone:
                     self._take_out(row)
             self._end()
+            for channel, payload in self.notes:
+                self.store.tell(channel, payload)
 
     def rollback(self) -> None:
         """Undo its writes; once ended, do nothing."""
