@@ -20,6 +20,7 @@ data is in attributes; it pickles. Catch `Error` for all of them.
     +-- JobNotRemovable         it is running
     +-- JobTimeout              an attempt, a step or a required wait passed its deadline
     +-- JobCancelled            somebody cancelled the job while its body ran
+    +-- KeyBusy                 a job was refused because the runs of its key are at their limit
     +-- LeaseLost               the claim of the attempt is gone
     +-- SlotLost                the fleet-wide slot of the attempt is gone
     +-- Draining                the worker that ran the body is shutting down
@@ -71,6 +72,7 @@ __all__ = [
     "JobNotRequeueable",
     "JobTimeout",
     "JobUnknown",
+    "KeyBusy",
     "LeaseLost",
     "OnSettledFailed",
     "PageInvalid",
@@ -216,6 +218,12 @@ class JobCancelled(Error):
     """The reason of a run signal: the job was cancelled while its body ran."""
 
     code = "X_JOB_CANCELLED"
+
+
+class KeyBusy(Error):
+    """A job that was refused: the runs of its key are at the limit, and its limit says `when_busy="fail"`."""
+
+    code = "X_JOB_KEY_BUSY"
 
 
 class LeaseLost(Error):

@@ -27,6 +27,7 @@ from uuid import UUID
 from xjobs import registry
 from xjobs.bridge import run_sync
 from xjobs.codec import Codec
+from xjobs.concurrency import Limit, as_limit, check_limit_key, slot_key
 from xjobs.context import AsyncContext, Context
 from xjobs.errors import DeclarationInvalid, IdempotencyRequired, Invariant, TenantRequired
 from xjobs.ids import check_id
@@ -112,6 +113,7 @@ class JobHandle(Generic[F, P, R_co]):
         step_timeout: how long one `ctx.step.run` may take, or None.
         body: the function.
         is_async: whether the body is an `async def`.
+        concurrency_limit: how many of its runs there may be at a time over all workers; None when any number.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class JobHandle(Generic[F, P, R_co]):
         retry: Retry,
         timeout: timedelta | None = None,
         step_timeout: timedelta | None = None,
+        concurrency_limit: Limit | None = None,
     ) -> None:
         self.body = body
         self.name = name
@@ -142,6 +145,8 @@ class JobHandle(Generic[F, P, R_co]):
         self.codec = Codec(name, parameters, hints)
         self._key = _rule(key, "key", self)
         self._tenant = _rule(tenant, "tenant", self)
+        self.concurrency_limit = concurrency_limit
+        self._limit_key = _limit_rule(concurrency_limit, self)
 
     def __repr__(self) -> str:
         return f"<job {self.name!r}>"
@@ -281,8 +286,19 @@ class JobHandle(Generic[F, P, R_co]):
             return call.options.tenant
         return None if self._tenant is None else self._tenant(call.values)
 
+    def slot_key(self, values: Mapping[str, Any]) -> str:
+        """What the slots are stored under that a run with this input counts against.
+
+        Raises:
+            DeclarationInvalid: the limit's key rule answers no usable key for it.
+        """
+        make = self._limit_key
+        return slot_key(self.name, None if make is None else check_limit_key(lambda: make(values), self.name))
+
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         input_json, values = self.codec.encode(self.codec.bind(args, kwargs))
+        if self._limit_key is not None:
+            self.slot_key(values)  # an input without a usable key is refused here, in the caller
         return Call(self, input_json, values, self._options)
 
 
@@ -343,6 +359,14 @@ def _rule(
     return apply
 
 
+def _limit_rule(limit: Limit | None, handle: JobHandle[Any, Any, Any]) -> Callable[[Mapping[str, Any]], object] | None:
+    """The key rule of a limit as one function of the input values; None when the job has one count, or no limit."""
+    if limit is None or limit.key is None:
+        return None
+    rule, what = limit.key, "concurrency_limit key"
+    return _format_rule(rule, what, handle) if isinstance(rule, str) else _function_rule(rule, what, handle)
+
+
 def _format_rule(text: str, what: str, handle: JobHandle[Any, Any, Any]) -> Callable[[Mapping[str, Any]], str]:
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
@@ -352,7 +376,7 @@ def _format_rule(text: str, what: str, handle: JobHandle[Any, Any, Any]) -> Call
         ) from None
     names = {field.partition(".")[0].partition("[")[0] for field in fields}
     _check_names(names, repr(text), what, handle)
-    if not text or (what == "key" and not names):
+    if not text or (what != "tenant" and not names):
         raise DeclarationInvalid(
             f"{what} {text!r} of job {handle.name!r} is the same for every input",
             'name a parameter, as in "welcome:{user_id}", or use xjobs.NO_KEY',
@@ -408,6 +432,7 @@ def job(
     retry: int | Retry | None = None,
     timeout: timedelta | float | None = None,
     step_timeout: timedelta | float | None = None,
+    concurrency_limit: int | Limit | None = None,
 ) -> _Declare:
     """Declare the decorated function as a job.
 
@@ -421,6 +446,7 @@ def job(
         timeout: how long one attempt may take, a timedelta or seconds; then it fails with JobTimeout. An `async def`
             body is cancelled; a `def` body has to ask (`ctx.cancelled`).
         step_timeout: the same for each `ctx.step.run`.
+        concurrency_limit: how many runs there may be at a time over all workers: a number, or a `Limit` with a key.
 
     Raises:
         IdempotencyRequired: no `key`.
@@ -450,7 +476,14 @@ def job(
         except Invariant as refused:
             raise DeclarationInvalid(f"job {body_name!r}: {refused.fact}", refused.remedy) from None
         handle: JobHandle[Any, Any, Any] = JobHandle(
-            body, name=durable, key=key, queue=queue, tenant=tenant, retry=as_retry(retry), **limits
+            body,
+            name=durable,
+            key=key,
+            queue=queue,
+            tenant=tenant,
+            retry=as_retry(retry),
+            concurrency_limit=as_limit(concurrency_limit, durable),
+            **limits,
         )
         registry.register(handle)
         return handle
