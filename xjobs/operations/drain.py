@@ -17,12 +17,14 @@ from xjobs.drivers.base import Driver
 from xjobs.errors import DrainStopped, Invariant, JobUnknown, OnSettledFailed
 from xjobs.jobs import Call, JobHandle
 from xjobs.limits import check_count, check_duration, check_instant, check_queues
+from xjobs.operations.admit import Refused, Shed, enter, raising
 from xjobs.operations.attempt import BodyCaller, Execution, execute, settle
 from xjobs.operations.claim import take
 from xjobs.operations.endings import announce, announce_buried
 from xjobs.operations.events import wake_waits
 from xjobs.operations.inspect import waiting
 from xjobs.operations.settle import Ack, Nack, nack
+from xjobs.operations.slots import release
 from xjobs.records import ClaimedJob, DrainReport, Jump, Run, Waiting
 from xjobs.signals import RunSignal
 
@@ -79,6 +81,7 @@ class _Drain:
     parents: dict[UUID, UUID] = field(default_factory=dict)
     known: tuple[int, frozenset[str]] = (0, frozenset())
     asked: list[str] = field(default_factory=list)
+    shed: int = 0
     calls: dict[UUID, Call | ClaimedJob] = field(default_factory=dict)
 
     async def run(self) -> DrainReport:
@@ -108,7 +111,7 @@ class _Drain:
     async def _run_next(self) -> bool:
         """Claim, run and settle the next due job; False when none is due."""
         __tracebackhide__ = True
-        if len(self.runs) >= self.budget:
+        if len(self.runs) + self.shed >= self.budget:
             left = await waiting(self.driver)
             if any(job.due and not job.paused for job in left):
                 raise self._stopped(f"{self.budget:,} runs and jobs are still due", left)
@@ -145,6 +148,10 @@ class _Drain:
                 name=job.name,
                 id=job.id,
             )
+        entry = await enter(self.driver, job, handle, worker_id=setup.worker_id)
+        if entry.back is not None:
+            await self._turn_away(job, handle, entry.back)
+            return
         signal = RunSignal()
         setup.running[job.id] = job, signal
         self.calls.setdefault(job.id, job)
@@ -154,12 +161,14 @@ class _Drain:
                 job,
                 handle,
                 worker_id=setup.worker_id,
-                call=setup.call,
+                call=setup.call if entry.error is None else raising(entry.error),
                 clock=setup.clock,
                 random=setup.random,
                 signal=signal,
             )
             landed = await settle(self.driver, execution, worker_id=setup.worker_id)
+            if entry.slot is not None:
+                await release(self.driver, [entry.slot])
         except points.Crash as crash:
             ended = Execution(Ack(job), "crashed", setup.clock(), steps=crash.steps)
             self._note_run(job, handle, "crashed", ended)
@@ -190,6 +199,17 @@ class _Drain:
         )
         self.runs.append(run)
         self.setup.history.append(run)
+
+    async def _turn_away(self, job: ClaimedJob, handle: JobHandle[Any, Any, Any], back: Shed | Refused) -> None:
+        """Write what becomes of a job that its limit keeps from running; one that comes back uses up the budget too."""
+        __tracebackhide__ = True
+        landed = await nack(self.driver, [back.settlement], worker_id=self.setup.worker_id)
+        if isinstance(back, Shed):
+            self.shed += 1
+        elif landed:
+            refused = Execution(back.settlement, "refused", self.setup.clock(), back.error, values=back.values)
+            self._note_run(job, handle, "refused", refused)
+            self._raise_hook(await announce(job, handle, refused, call=self.setup.call))
 
     def _raise_from(self, job: ClaimedJob, execution: Execution) -> None:
         __tracebackhide__ = True
