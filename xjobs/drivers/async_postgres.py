@@ -13,6 +13,7 @@ import psycopg
 
 from xjobs.drivers.arrays import wrap
 from xjobs.drivers.base import Row
+from xjobs.drivers.gate import POLL, ConnectGate
 from xjobs.drivers.postgres import check_usable, explain
 from xjobs.drivers.session import (
     POOL_TIMEOUT,
@@ -44,10 +45,34 @@ async def connect(conninfo: str) -> Connection:
     began = time.perf_counter()
     try:
         connection = await psycopg.AsyncConnection.connect(complete(conninfo), autocommit=True, prepare_threshold=0)
-        await connection.execute(SETUP.encode())
+        try:
+            await connection.execute(SETUP.encode())
+        except BaseException:  # a task that is cancelled here leaves no connection behind
+            connection.pgconn.finish()
+            raise
     except psycopg.OperationalError as error:
         raise unreachable(error, conninfo, began) from error
     return connection
+
+
+async def connect_through(gate: ConnectGate | None, conninfo: str) -> Connection:
+    """Open a session of ours when the gate lets it through.
+
+    Raises:
+        DriverUnavailable: nothing answered, or did so a moment ago and the gate is closed.
+    """
+    if gate is None:
+        return await connect(conninfo)
+    while not gate.try_enter():  # noqa: ASYNC110
+        await asyncio.sleep(POLL)  # it may be a thread's attempt that is under way
+    failure: DriverUnavailable | None = None
+    try:
+        return await connect(conninfo)
+    except DriverUnavailable as error:
+        failure = error
+        raise
+    finally:
+        gate.leave(failure)
 
 
 async def fetch(connection: Connection, statement: Statement, values: tuple[Any, ...]) -> list[Row]:
@@ -66,14 +91,18 @@ class AsyncPostgresDriver:
     Args:
         conninfo: a libpq connection string or URL.
         before: called before each statement.
+        gate: what spaces out attempts to connect, shared with other drivers.
     """
 
     backend = "postgres"
 
-    def __init__(self, conninfo: str, *, before: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, conninfo: str, *, before: Callable[[], None] | None = None, gate: ConnectGate | None = None
+    ) -> None:
         complete(conninfo)
         self.conninfo = conninfo
         self.before = before
+        self.gate = gate
         self._connection: Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
@@ -100,7 +129,7 @@ class AsyncPostgresDriver:
 
     async def _opened(self) -> Connection:
         if self._connection is None or not still_open(self._connection):
-            self._connection = await connect(self.conninfo)
+            self._connection = await connect_through(self.gate, self.conninfo)
         return self._connection
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:

@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from xjobs.drivers.arrays import wrap
 from xjobs.drivers.base import Row
+from xjobs.drivers.gate import POLL, ConnectGate
 from xjobs.drivers.session import (
     POOL_TIMEOUT,
     SETUP,
@@ -49,7 +50,11 @@ def connect(conninfo: str) -> Connection:
     began = time.perf_counter()
     try:
         connection = psycopg.connect(complete(conninfo), autocommit=True, prepare_threshold=0)
-        connection.execute(SETUP.encode())
+        try:
+            connection.execute(SETUP.encode())
+        except BaseException:
+            connection.close()
+            raise
     except psycopg.OperationalError as error:
         raise unreachable(error, conninfo, began) from error
     return connection
@@ -77,14 +82,18 @@ class PostgresDriver:
     Args:
         conninfo: a libpq connection string or URL.
         before: called before each statement.
+        gate: what spaces out attempts to connect, shared with other drivers.
     """
 
     backend = "postgres"
 
-    def __init__(self, conninfo: str, *, before: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, conninfo: str, *, before: Callable[[], None] | None = None, gate: ConnectGate | None = None
+    ) -> None:
         complete(conninfo)
         self.conninfo = conninfo
         self.before = before
+        self.gate = gate
         self._lock = threading.RLock()
         self._connection: Connection | None = None
         self._cursor: Cursor | None = None
@@ -98,9 +107,24 @@ class PostgresDriver:
         """
         with self._lock:
             if self._connection is None or self._pid != os.getpid() or not still_open(self._connection):
-                self._connection, self._pid = connect(self.conninfo), os.getpid()
+                self._connection, self._pid = self._connect(), os.getpid()
                 self._cursor = Cursor(self._connection)
             return self._connection
+
+    def _connect(self) -> Connection:
+        gate = self.gate
+        if gate is None:
+            return connect(self.conninfo)
+        while not gate.try_enter():
+            time.sleep(POLL)
+        failure: DriverUnavailable | None = None
+        try:
+            return connect(self.conninfo)
+        except DriverUnavailable as error:
+            failure = error
+            raise
+        finally:
+            gate.leave(failure)
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
         """Run one statement; a deadlock or serialization failure sends it again."""
