@@ -50,6 +50,14 @@ def push(source: Source) -> Using:
     return using
 
 
+def push_under(source: Source) -> Using:
+    """Put a source below all others: it serves the colours of call that nothing above it does."""
+    using = Using(source)
+    with _lock:
+        _stack.insert(0, using)
+    return using
+
+
 class TestUse:
     """The use of a test's queue: handles and queues that the app connects lead to it until the block ends.
 

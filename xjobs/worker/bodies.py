@@ -1,0 +1,195 @@
+"""Runs the bodies of claimed jobs: `async def` on the event loop, `def` in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from random import Random
+from typing import Any
+
+from xjobs import points
+from xjobs.bodies import cancellable
+from xjobs.bridge import run_sync
+from xjobs.drivers.base import Driver
+from xjobs.errors import Error
+from xjobs.jobs import JobHandle
+from xjobs.operations.attempt import Callee, Execution, execute
+from xjobs.signals import RunSignal
+from xjobs.worker import log
+from xjobs.worker.runs import Run
+from xjobs.worker.threads import Threads
+
+NOT_OURS = (SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What a body may raise that would mean something else to a worker."""
+
+Ended = Callable[[Run, Execution | None], None]
+
+
+class BodyLeft(Error):
+    """A body that ended by an exception which means something else to a worker, such as SystemExit."""
+
+    code = "X_JOB_BODY_LEFT"
+
+
+class Bodies:
+    """Starts bodies and says how they ended.
+
+    Args:
+        blocking, awaiting: the drivers of the two colours, for what bodies ask of the queue.
+        worker_id: the fence of steps and progress, and the name of the threads.
+        clock: the queue's present instant.
+        random: the source of retry jitter.
+        ended: called on the event loop when an attempt has ended; with None when it came to no outcome, which is a
+            fault of ours or of a listener at a point.
+    """
+
+    def __init__(
+        self,
+        blocking: Driver,
+        awaiting: Driver,
+        *,
+        worker_id: str,
+        clock: Callable[[], datetime],
+        random: Random,
+        ended: Ended,
+    ) -> None:
+        self._blocking = blocking
+        self._awaiting = awaiting
+        self._worker_id = worker_id
+        self._clock = clock
+        self._random = random
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._running: set[Run] = set()
+        self._threads = Threads(worker_id)
+        self._finished: deque[tuple[Run, Execution | None]] = deque()
+        self._collecting = False
+
+    def start(self, run: Run) -> None:
+        """Run the body of a claim; it has begun, or is about to, when this returns."""
+        handle = run.handle
+        assert handle is not None  # noqa: S101 - admission keeps out what nothing here declares
+        if handle.is_async:
+            run.task = self._loop.create_task(self._on_loop(run, handle), name=handle.name)
+            self._running.add(run)
+        else:
+            self._threads.start(partial(self._in_thread, run, handle))
+
+    async def close(self, within: float) -> list[str]:
+        """Cancel the tasks and end the threads that are free; the names of bodies that go on all the same."""
+        tasks = [run.task for run in self._running if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        left = (await asyncio.wait(tasks, timeout=within))[1] if tasks else ()
+        return [task.get_name() for task in left] + self._threads.close(0.0 if left else within)
+
+    async def call(self, callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:
+        """Call an ending hook: an `async def` on the loop, a `def` in a thread."""
+        if callee.is_async:
+            return await _await_body(callee, arguments, values, signal)
+        done: asyncio.Future[Any] = self._loop.create_future()
+        self._threads.start(partial(self._into, done, partial(callee.body, *arguments, **values)))
+        return await done
+
+    def _into(self, done: asyncio.Future[Any], function: Callable[[], Any]) -> None:
+        try:
+            answer = partial(_set_result, done, function())
+        except BaseException as error:  # noqa: BLE001 - raised again where the future is awaited
+            answer = partial(_set_error, done, error if isinstance(error, Exception) else _left(error))
+        with suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(answer)
+
+    async def _on_loop(self, run: Run, handle: JobHandle[Any, Any, Any]) -> None:
+        execution: Execution | None = None
+        try:
+            execution = await execute(
+                self._awaiting,
+                run.job,
+                handle,
+                worker_id=self._worker_id,
+                call=_await_body,
+                clock=self._clock,
+                random=self._random,
+                signal=run.signal,
+            )
+        except points.Crash:
+            pass  # a test has this process die here
+        except Exception as problem:  # noqa: BLE001 - nothing awaits this task
+            log.error("jobs.worker.attempt-failed", cause=problem, job=run.job.id, name=run.job.name)
+        finally:
+            run.task = None
+            self._running.discard(run)
+            self._ended(run, execution)
+
+    def _in_thread(self, run: Run, handle: JobHandle[Any, Any, Any]) -> None:
+        execution: Execution | None = None
+        try:
+            execution = run_sync(
+                execute(
+                    self._blocking,
+                    run.job,
+                    handle,
+                    worker_id=self._worker_id,
+                    call=_call_body,
+                    clock=self._clock,
+                    random=self._random,
+                    signal=run.signal,
+                )
+            )
+        except points.Crash:
+            pass
+        except BaseException as problem:  # noqa: BLE001 - the thread serves other jobs after this one
+            log.error("jobs.worker.attempt-failed", cause=problem, job=run.job.id, name=run.job.name)
+        self._finished.append((run, execution))
+        if not self._collecting:
+            self._collecting = True
+            try:
+                self._loop.call_soon_threadsafe(self._collect)
+            except RuntimeError:  # the loop has closed: the worker ended without waiting for this body
+                log.warning("jobs.worker.body-ended-late", job=run.job.id, name=run.job.name)
+
+    def _collect(self) -> None:
+        """Take over what threads have finished."""
+        self._collecting = False
+        while self._finished:
+            self._ended(*self._finished.popleft())
+
+
+async def _call_body(callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:
+    """Call a `def` body in this thread; it sees the signal when it asks."""
+    del signal
+    try:
+        return callee.body(*arguments, **values)
+    except NOT_OURS as left:
+        raise _left(left) from left
+
+
+async def _await_body(callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:
+    """Await an `async def` body in this task; it is cancelled when the run has to stop."""
+    try:
+        return await cancellable(callee.body(*arguments, **values), signal)
+    except asyncio.CancelledError as cancelled:
+        if signal.reason is None:
+            raise _left(cancelled) from cancelled
+        raise
+    except NOT_OURS as left:
+        raise _left(left) from left
+
+
+def _set_result(done: asyncio.Future[Any], result: Any) -> None:
+    if not done.done():
+        done.set_result(result)
+
+
+def _set_error(done: asyncio.Future[Any], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+
+
+def _left(error: BaseException) -> BodyLeft:
+    """What an exception that is none of `Exception` counts as: a failure of the attempt, and not the worker's end."""
+    return BodyLeft(f"the body raised {error!r}", "have it return, or raise an Exception")

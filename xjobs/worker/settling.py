@@ -1,0 +1,145 @@
+"""Writes the outcomes of runs in batches: those that end within a few milliseconds go in one statement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from uuid import UUID
+
+from xjobs import points
+from xjobs.drivers.base import Driver
+from xjobs.errors import DriverUnavailable
+from xjobs.operations.attempt import Execution
+from xjobs.operations.settle import Ack, Nack, ack, nack
+from xjobs.worker import log
+from xjobs.worker.runs import Run
+
+WAIT = 0.005
+"""The longest that an outcome waits for others, in seconds."""
+
+BATCH = 500
+"""The most outcomes of one statement."""
+
+RETRY = 0.1
+"""Seconds until outcomes are written again that met a store which did not answer."""
+
+
+class Outcome(NamedTuple):
+    """A run whose outcome was written, or could not be: then `landed` is False."""
+
+    run: Run
+    execution: Execution
+    landed: bool
+
+
+Settled = Callable[[Sequence[Outcome]], Awaitable[None]]
+
+
+class Settling:
+    """Takes outcomes and writes them, one batch after the other, on a connection of its own.
+
+    Args:
+        driver: for the settles.
+        worker_id: the fence.
+        busy: answers whether bodies run whose outcomes are worth waiting for.
+        settled: awaited with the outcomes of each batch.
+    """
+
+    def __init__(self, driver: Driver, worker_id: str, busy: Callable[[], bool], settled: Settled) -> None:
+        self._driver = driver
+        self._worker_id = worker_id
+        self._busy = busy
+        self._settled = settled
+        self._ended: list[tuple[Run, Execution]] = []
+        self._wake = asyncio.Event()
+        self._closing = False
+
+    def put(self, run: Run, execution: Execution) -> None:
+        """Have an outcome written."""
+        run.settling = True
+        self._ended.append((run, execution))
+        self._wake.set()
+
+    @property
+    def backlog(self) -> int:
+        """How many outcomes wait to be written."""
+        return len(self._ended)
+
+    async def run(self) -> None:
+        """Write outcomes until `close`, and then those that are left."""
+        while True:
+            if not self._ended:
+                if self._closing:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            if self._busy() and not self._closing and len(self._ended) < BATCH:
+                await asyncio.sleep(WAIT)
+            batch, self._ended = self._ended[:BATCH], self._ended[BATCH:]
+            await self._write(batch)
+
+    def close(self) -> None:
+        """End `run` once everything is written."""
+        self._closing = True
+        self._wake.set()
+
+    async def _write(self, batch: list[tuple[Run, Execution]]) -> None:
+        while batch := await self._standing(batch):
+            if "before_settle" in points.heard:
+                batch = await self._reach(batch)
+            try:
+                landed = await self._send(batch)
+            except DriverUnavailable as problem:
+                # Whether it took effect is not known; sending it again is safe, since it is fenced on the claim.
+                log.warning("jobs.worker.settle-failed", jobs=len(batch), error=problem.fact)
+                await asyncio.sleep(RETRY)
+            except Exception as problem:  # noqa: BLE001 - one outcome that cannot be written must not take others along
+                if len(batch) > 1:
+                    for one in batch:
+                        await self._write([one])
+                    return
+                log.error("jobs.worker.settle-failed", cause=problem, job=batch[0][0].job.id)
+                await self._tell(batch, set())
+                return
+            else:
+                await self._tell(batch, landed)
+                return
+
+    async def _standing(self, batch: list[tuple[Run, Execution]]) -> list[tuple[Run, Execution]]:
+        """The batch without the outcomes of claims that are gone, which are told as not landed."""
+        gone = [one for one in batch if one[0].gone]
+        if not gone:
+            return batch
+        await self._tell(gone, set())
+        return [one for one in batch if not one[0].gone]
+
+    async def _reach(self, batch: list[tuple[Run, Execution]]) -> list[tuple[Run, Execution]]:
+        """Tell the listeners; the batch without those with which a test has this process die."""
+        kept = []
+        for run, execution in batch:
+            try:
+                await points.reach("before_settle", job=run.job, outcome=execution.outcome)
+                kept.append((run, execution))
+            except points.Crash:
+                run.gone = True
+                await self._settled([Outcome(run, execution, landed=False)])
+        return kept
+
+    async def _send(self, batch: Sequence[tuple[Run, Execution]]) -> set[UUID]:
+        acks = [e.settlement for _, e in batch if type(e.settlement) is Ack]
+        nacks = [e.settlement for _, e in batch if type(e.settlement) is Nack]
+        landed = await ack(self._driver, acks, worker_id=self._worker_id)
+        return landed | await nack(self._driver, nacks, worker_id=self._worker_id)
+
+    async def _tell(self, batch: Sequence[tuple[Run, Execution]], landed: set[UUID]) -> None:
+        outcomes = [Outcome(run, execution, run.job.id in landed) for run, execution in batch]
+        for run, execution, did in outcomes:
+            if not did and execution.outcome != "cancelled":
+                log.warning("jobs.settle.unowned", job=run.job.id, name=run.job.name, outcome=execution.outcome)
+            if "after_settle" in points.heard:
+                with suppress(points.Crash):
+                    await points.reach("after_settle", job=run.job, outcome=execution.outcome, landed=did)
+        await self._settled(outcomes)
