@@ -20,6 +20,7 @@ __all__ = ["command", "main"]
 _COMMANDS = {
     "schema": ("xjobs.cli.schema:schema", "Print, install and check the queue's tables."),
     "ddl": ("xjobs.cli.ddl:ddl", "Check DDL: the queue's schema and the app's own."),
+    "worker": ("xjobs.cli.worker:worker", "Run the jobs of an app."),
 }
 
 

@@ -21,7 +21,7 @@ from xjobs.cli.failure import Failure
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["Target", "connected", "dsn_option", "refused"]
+__all__ = ["Target", "connected", "conninfo", "dsn_option", "refused"]
 
 _VARIABLES = ("XJOBS_DSN", "DATABASE_URL")
 _CONNECT_SECONDS = 10
@@ -86,6 +86,17 @@ def connected(dsn: str | None) -> Iterator[tuple[psycopg.Connection[Any], Target
             yield connection, target
         except psycopg.Error as error:
             raise refused(error, target, time.monotonic() - began) from error
+
+
+def conninfo(dsn: str | None) -> str:
+    """The connection string of `--dsn` or the environment, in libpq's form.
+
+    Raises:
+        Failure: none is given, or it is not readable.
+    """
+    from psycopg.conninfo import make_conninfo
+
+    return make_conninfo(**_parsed(*_connection_string(dsn)))
 
 
 def refused(error: psycopg.Error, target: Target, seconds: float) -> Failure:

@@ -47,7 +47,7 @@ def install_schema(dsn: str | None, lock_timeout: float) -> None:
     with connected(dsn) as (connection, target):
         with connection.transaction():
             _install(connection, lock_timeout)
-            place = _schema_of_queue(connection)
+            place = schema_of_queue(connection)
         click.echo(f"The queue's tables are installed in schema {place} ({target}).")
 
 
@@ -63,7 +63,7 @@ def check_schema(context: click.Context, dsn: str | None) -> None:
     from xjobs.catalog import expected_catalog, read_catalog
 
     with connected(dsn) as (connection, target):
-        place = _schema_of_queue(connection)
+        place = schema_of_queue(connection)
         differences = read_catalog(connection, place).difference(expected_catalog(connection))
     if not differences:
         click.echo(f"Schema {place} is what this version of xjobs installs ({target}).")
@@ -97,7 +97,7 @@ def _install(connection: psycopg.Connection[Any], lock_seconds: float) -> None:
     connection.execute(SQL_JOBS_TABLE.encode())
 
 
-def _schema_of_queue(connection: psycopg.Connection[Any]) -> str:
+def schema_of_queue(connection: psycopg.Connection[Any]) -> str:
     """Where unqualified statements find the queue's table; if there is none, where install would make it."""
     row = connection.execute(
         """
