@@ -158,11 +158,15 @@ class Clock:
                 stacklevel=2,
             )
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
+    def subscribe(self, listener: Listener, *, first: bool = False) -> Callable[[], None]:
         """Have `listener` called with the new state on each change, before the changing call returns.
 
         It is called at once if time is not real at present. An error that it raises reaches whoever made the change,
         and the next `sync()` tries again.
+
+        Args:
+            listener: called with the new state.
+            first: before those that are there already, so before the databases move.
 
         Returns:
             A function that ends the subscription; it may be called again.
@@ -171,7 +175,7 @@ class Clock:
             self.sync()
             if self._state != REAL:
                 listener(self._state)
-            self._listeners.append(listener)
+            self._listeners.insert(0 if first else len(self._listeners), listener)
 
         def unsubscribe() -> None:
             with self._lock:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +21,9 @@ from xjobs.queue import Drivers
 
 if TYPE_CHECKING:
     from pytest_xjobs.runtime import Place
+    from xjobs.drivers.async_postgres import AsyncPostgresDriver
+    from xjobs.drivers.base import Row
+    from xjobs.sql import Statement
 
 
 _GONE_WITHIN = 0.2
@@ -124,7 +128,9 @@ def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]
         def uncommitted() -> list[str]:
             return [f"  a transaction has not been committed: {leak}" for leak in leaked_transactions(place.control)]
 
-        yield Drivers(blocking=place.blocking, awaiting=place.awaiting), place.database.dsn, uncommitted
+        awaiting = ByThread(place.awaiting, place.database.dsn)
+        yield Drivers(blocking=place.blocking, awaiting=awaiting), place.database.dsn, uncommitted
+        awaiting.abandon()
         clock.close()
         unsubscribe()
         _end_leaked_transactions(place)
@@ -133,6 +139,44 @@ def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]
         place.awaiting.abandon()
         if own:
             run.drop(place)
+
+
+class ByThread:
+    """The async driver of a test's queue: the test's thread uses the one that is kept, others have one of their own.
+
+    Bodies of a worker in a thread await on that thread's loop, while the test may be awaiting on its own.
+    """
+
+    backend = "postgres"
+
+    def __init__(self, kept: AsyncPostgresDriver, dsn: str) -> None:
+        self._drivers = {threading.get_ident(): kept}
+        self._dsn = dsn
+
+    def _driver(self) -> AsyncPostgresDriver:
+        driver = self._drivers.get(threading.get_ident())
+        if driver is None:
+            from xjobs.drivers.async_postgres import AsyncPostgresDriver
+
+            driver = self._drivers[threading.get_ident()] = AsyncPostgresDriver(self._dsn)
+        return driver
+
+    async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
+        """Run one statement."""
+        return await self._driver().run(statement, **parameters)
+
+    async def run_script(self, text: str) -> None:
+        """Run schema text in one transaction."""
+        await self._driver().run_script(text)
+
+    async def aclose(self) -> None:
+        """Close this thread's connection."""
+        await self._driver().aclose()
+
+    def abandon(self) -> None:
+        """Close the connections of other threads, whose loops are gone."""
+        for driver in list(self._drivers.values())[1:]:
+            driver.abandon()
 
 
 def _isolation(request: pytest.FixtureRequest) -> str:

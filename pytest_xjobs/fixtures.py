@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_xjobs.faults import XjobsFaults
     from pytest_xjobs.queue import XjobsQueue
     from pytest_xjobs.runtime import ServerProcess
+    from pytest_xjobs.worker import Workers
 
 
 @contextmanager
@@ -91,6 +92,19 @@ def xjobs_dsn(xjobs_environment: Environment) -> str:
             pytrace=False,
         )
     return xjobs_environment.dsn
+
+
+@pytest.fixture
+def xjobs_worker(
+    xjobs_queue: XjobsQueue,  # noqa: ARG001 - handles enqueue to it while it is in use
+    xjobs_environment: Environment,
+    pytestconfig: pytest.Config,
+) -> Iterator[Workers]:
+    """Starts real workers on this test's queue: `start()` in a thread, `spawn(app)` in a child process on Postgres."""
+    from pytest_xjobs.worker import workers
+
+    with workers(xjobs_environment, str(pytestconfig.rootpath)) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from pytest_xjobs.fixtures import (
     xjobs_faults as xjobs_faults,
     xjobs_queue as xjobs_queue,
     xjobs_server as xjobs_server,
+    xjobs_worker as xjobs_worker,
 )
 from pytest_xjobs.options import BACKENDS, Options, add_options, read_options
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from xjobs.bridge import run_sync
 from xjobs.drivers.base import Driver
 from xjobs.errors import DriverUnavailable, Error, JobCancelled, LeaseLost, SlotLost
+from xjobs.limits import ZERO
 from xjobs.operations import workers
 from xjobs.operations.events import wake_waits
 from xjobs.operations.leases import Standing, renew_all
@@ -89,7 +90,7 @@ class Keeper:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def renew(self) -> None:
+    def renew(self, for_longer: timedelta = ZERO) -> None:
         """Renew all leases and slots now, in this thread; those that are gone have their runs stopped."""
         if self.paused:
             return
@@ -106,7 +107,7 @@ class Keeper:
                         [run.job for run in runs],
                         [slot for _, slot in slots],
                         worker_id=self._settings.worker_id,
-                        lease=self._settings.lease,
+                        lease=self._settings.lease + for_longer,
                     )
                 )
             except Exception as problem:  # noqa: BLE001 - the next one may succeed; until then leases run down

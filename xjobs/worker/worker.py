@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Literal, Self
 
 from xjobs import in_use, points, registry
 from xjobs.clocks import process_time
 from xjobs.errors import Draining, DriverUnavailable, Invariant, OnSettledFailed
-from xjobs.limits import check_duration
+from xjobs.limits import ZERO, check_duration
 from xjobs.operations.attempt import Execution, describe
 from xjobs.operations.claim import Claimed, give_back, take
 from xjobs.operations.endings import announce, announce_buried
@@ -135,10 +135,10 @@ class Worker:
         budget = self.settings.shutdown if within is None else check_duration(within, "within")
         self._drain(budget.total_seconds())
 
-    def renew(self) -> None:
-        """Renew all leases and slots now; for tests that move the clock."""
+    def renew(self, for_longer: timedelta = ZERO) -> None:
+        """Renew all leases and slots now, for so much longer than usual; for tests that move the clock."""
         if self._parts is not None:
-            self._parts.keeper.renew()
+            self._parts.keeper.renew(for_longer)
 
     @property
     def deadline(self) -> float | None:
