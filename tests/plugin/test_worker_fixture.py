@@ -102,10 +102,13 @@ def test_moves_of_the_clock_keep_the_leases_of_a_worker_that_lives(
         started.set()
         release.wait(30)
 
+    @job(key=NO_KEY)
+    async def other() -> None: ...
+
     xjobs_queue.clock.freeze()
     worker = xjobs_worker.start()
     made = slow.enqueue()
-    later = slow.using(delay=timedelta(days=3)).enqueue()
+    later = other.using(delay=timedelta(days=3)).enqueue()
     assert started.wait(10)
     xjobs_queue.clock.advance(days=3)
     release.set()

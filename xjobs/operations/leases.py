@@ -58,5 +58,5 @@ async def renew_all(
         slots=[slot.number for slot in slots],
         holders=[slot.holder for slot in slots],
     )
-    standings = [cast("Standing", row[2]) for row in rows]
+    standings: list[Standing] = [cast("Standing", row[2]) for row in rows]
     return Renewed(standings[: len(jobs)], standings[len(jobs) :])

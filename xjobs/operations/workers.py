@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
-
-from msgspec.json import encode
 
 from xjobs import sql
 from xjobs.drivers.base import Driver
@@ -43,9 +42,9 @@ async def announce(
         sql.SQL_WORKER_ANNOUNCE,
         id=worker_id,
         host=host,
-        queues=encode(list(queues)).decode(),
+        queues=json.dumps(list(queues)),
         concurrency=sum(queues.values()),
-        in_flight=encode([str(job_id) for job_id in in_flight[:MAX_IN_FLIGHT]]).decode(),
+        in_flight=json.dumps([str(job_id) for job_id in in_flight[:MAX_IN_FLIGHT]]),
         started_at=started_at,
         ttl=ttl,
         draining=draining,
