@@ -147,10 +147,10 @@ class PgQueuer(Rival):
 class Bench:
     """One server with both queues on it."""
 
-    def __init__(self, cluster: Cluster, scratch: Path, quick: bool) -> None:
+    def __init__(self, cluster: Cluster, scratch: Path, quick: bool, rounds: int) -> None:
         self.quick = quick
         self.jobs = 4_000 if quick else 20_000
-        self.rounds = 1 if quick else 5
+        self.rounds = 1 if quick else rounds
         self.dsn = cluster.dsn("postgres")
         self.pgbench_path = cluster.binaries.directory / "pgbench"
         self.queue = xjobs.Queue(PostgresDriver(self.dsn))
@@ -336,12 +336,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and rows: shows that it runs, not how fast")
     parser.add_argument("--only", default=",".join(PARTS), help="parts to run")
+    parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="xb") as directory:
         scratch = Path(directory)
         scratch.chmod(0o755)  # the server may run as another user
         with Cluster.start(find_binaries(), settings=DURABLE, directory=scratch) as cluster:
-            bench = Bench(cluster, scratch, given.quick)
+            bench = Bench(cluster, scratch, given.quick, given.rounds)
             for part in given.only.split(","):
                 PARTS[part](bench)
 

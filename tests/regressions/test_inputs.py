@@ -135,6 +135,17 @@ class TestOptionsAreHeeded:
         (run,) = (await drain(errors="collect")).runs
         assert isinstance(run.error, xjobs.JobTimeout)
 
+    async def test_of_a_limit(self, queue: xjobs.AsyncQueue, drain: Drain) -> None:
+        seen: list[int] = []
+
+        @xjobs.job(key="{n}", concurrency_limit=1)
+        async def work(n: int) -> None:
+            seen.append(len(await queue.driver.run(xjobs.sql.SQL_SLOT_HOLDERS, keys=["job:work"])))
+
+        await work.aenqueue(n=1)
+        await drain()
+        assert seen == [1]
+
     @pytest.mark.parametrize("option", GIVEN)
     async def test_of_an_enqueue(self, queue: xjobs.AsyncQueue, work: Work, option: str) -> None:
         value, column, expected = GIVEN[option]
@@ -173,7 +184,7 @@ class TestOptionsAreHeeded:
         assert [row.state for row in await queue.jobs()] == [state]
 
     def test_and_there_are_no_others(self) -> None:
-        declared = set(DECLARED) | {"timeout", "step_timeout"}
+        declared = set(DECLARED) | {"timeout", "step_timeout", "concurrency_limit"}
         assert set(inspect.signature(xjobs.job).parameters) == declared
         using = set(inspect.signature(xjobs.JobHandle.using).parameters) - {"self"}
         assert using == set(GIVEN) | ELSEWHERE

@@ -451,6 +451,27 @@ async def test_a_stop_that_comes_before_the_start_ends_the_run_at_once(connectio
     await asyncio.wait_for(worker.run(), 10)
 
 
+async def test_a_worker_ends_though_its_connections_do_not_close(
+    connections: FaultyConnections, store: xjobs.Queue
+) -> None:
+    @job(key="{n}")
+    async def work(n: int) -> None: ...
+
+    real, failures = connections.close, iter([True])
+
+    async def close() -> None:
+        await real()
+        if next(failures, False):
+            raise OSError("the socket is gone")
+
+    connections.close = close  # type: ignore[method-assign]
+    for n in range(2):
+        store.enqueue(work.call(n=n))
+        async with serving(connections) as worker:
+            await all_done(store, n + 1)
+        assert worker.state == "stopped"
+
+
 async def test_a_late_stop_bounds_a_retirement(connections: FaultyConnections, store: xjobs.Queue) -> None:
     started = asyncio.Event()
 
