@@ -36,6 +36,7 @@ from worker_ours import BODIES  # noqa: E402
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "autovacuum": "on"}
 SLOTS = 500
 BATCH = 100
+GAP = 0.3  # seconds between jobs that are to be picked up: a worker is told of one in 250 ms
 
 CLAIM = f"""
 update x_jobs set state = 'running', attempt = attempt + 1, claims = claims + 1, claimed_by = 'pgbench-' || :client_id,
@@ -246,7 +247,7 @@ def _arrivals(worker: Worker, count: int) -> list[float]:
 
 
 def latency(bench: Bench) -> None:
-    count = 40 if bench.quick else 200
+    count = 20 if bench.quick else 60
     bench.control.execute("truncate x_jobs, x_job_counters")
     found: dict[str, list[float]] = {"xjobs": [], "pgqueuer": []}
     ours = (sys.executable, str(HERE / "worker_ours.py"), bench.dsn, "stamp", "8")
@@ -259,7 +260,7 @@ def latency(bench: Bench) -> None:
         with running(*ours) as worker:
             time.sleep(2)
             for _ in range(count):
-                time.sleep(0.05)
+                time.sleep(GAP)
                 bench.queue.enqueue(BODIES["stamp"].call(sent=time.time()))
             found["xjobs"] += _arrivals(worker, count)
     print("\n| pick-up by an idle worker, enqueue included | p50, ms | p99, ms |\n|---|---|---|")

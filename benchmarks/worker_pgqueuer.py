@@ -30,7 +30,7 @@ async def main(dsn, do, count):
             await queries.enqueue(["noop"] * size, [b"1"] * size, [0] * size)
     elif do == "send":
         for _ in range(count):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.3)
             await queries.enqueue("stamp", str(time.time()).encode())
     else:
         worker = PgQueuer(driver)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def place(run: Runtime) -> Iterator[Place]:
     """An empty database of the run's server."""
-    from effects import SCHEMA
+    from processes import SCHEMA
 
     own = run.own()
     own.control.execute(SCHEMA)

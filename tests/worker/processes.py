@@ -17,6 +17,13 @@ APPS = Path(__file__).parent / "apps"
 LONG = bool(os.environ.get("XJOBS_LONG"))
 """Whether the long form of the tests was asked for."""
 
+SCHEMA = """
+create table if not exists guards (key text primary key);
+create table if not exists totals (process int primary key, total bigint not null);
+create table if not exists spans (name text, process int, began timestamptz not null, ended timestamptz);
+"""
+"""The tables of the app `effects`."""
+
 T = TypeVar("T")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import effects
 import psycopg
 import pytest
-from processes import LONG, fleet, until
+from processes import LONG, SCHEMA, fleet, until
 
 import xjobs
 from pytest_xjobs.provision import Cluster, find_binaries
@@ -79,7 +79,7 @@ def server() -> Iterator[Restartable]:
         server = Restartable(cluster)
         with server.connect() as control:
             control.execute(SQL_JOBS_TABLE.encode())
-            control.execute(effects.SCHEMA)
+            control.execute(SCHEMA)
         yield server
 
 

@@ -10,15 +10,9 @@ from typing import Any
 
 import psycopg
 
-import xjobs
 from xjobs import NO_KEY, Limit, Retry, job
 
 DSN = os.environ.get("XJOBS_DSN", "")
-SCHEMA = """
-create table if not exists guards (key text primary key);
-create table if not exists totals (process int primary key, total bigint not null);
-create table if not exists spans (name text, process int, began timestamptz not null, ended timestamptz);
-"""
 OFTEN = Retry(attempts=1_000, delay=0.05, max_delay=0.2)
 
 _of_thread = threading.local()
@@ -111,6 +105,3 @@ async def leaves(n: int) -> None:
 async def cancels_itself(n: int) -> None:
     """End by a cancellation that nobody asked for."""
     raise asyncio.CancelledError
-
-
-__all__ = ["DSN", "SCHEMA", "xjobs"]

@@ -51,6 +51,6 @@ def renew(
 
 def _why_not(session: Session, job_id: UUID, claim: int) -> str:
     """Why a claim does not stand any more."""
-    job = session.store.jobs.get(job_id)
+    job = session.store.jobs.get(job_id.int)
     seen = None if job is None else session.visible(job)
     return "cancelled" if seen is not None and seen.state == "cancelled" and seen.claims == claim else "lost"

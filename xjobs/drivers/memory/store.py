@@ -29,6 +29,7 @@ _NO_MINUTE = datetime.min.replace(tzinfo=UTC)
 GONE = "gone"
 """The state of a row object that is in no table any more."""
 
+_SOON = timedelta(seconds=1)
 _LIVE, _WAITING = frozenset(LIVE), frozenset(WAITING)
 
 
@@ -308,6 +309,8 @@ class Session:
             store.runs.setdefault(job.run_id, []).append(job)
         store.live[job.live_key] = job
         store.waiting[job.queue].put(job.run_at, job)
+        if self.store.listeners and job.run_at <= self.now + _SOON:
+            self.notify("x_jobs_wake", job.queue)
 
     def delete(self, job: Job) -> None:
         """Delete a row that this session may write."""
