@@ -318,6 +318,22 @@ async def test_a_renewal_keeps_leases_and_a_job_that_ends_well_reports_no_loss(
         assert events(caplog, event) == []
 
 
+async def test_a_renewal_that_meets_a_settle_on_its_way_is_no_loss(
+    connections: FaultyConnections, store: xjobs.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    @job(key="{n}")
+    async def work(n: int) -> None: ...
+
+    store.enqueue_many([work.call(n=n) for n in range(3)])
+    async with serving(connections) as worker:
+        # The settle has taken effect, and its answer has not come yet.
+        connections.after = lambda name: worker.renew() if name == "SQL_ACK" else None
+        await all_done(store, 3)
+        await until("the renewal", lambda: "SQL_RENEW" in connections.sent)
+    for event in ("jobs.lease.lost", "jobs.settle.unowned"):
+        assert events(caplog, event) == []
+
+
 async def test_claims_whose_answer_was_lost_are_given_back_and_run(
     connections: FaultyConnections, store: xjobs.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:

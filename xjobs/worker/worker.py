@@ -195,6 +195,7 @@ class _Parts:
             self.connections, self.connections.claims, self.settings.queues.keys(), self.pace.wake, self._event, random
         )
         self.short: set[str] = set()  # queues that had more due jobs, as far as is known, than free slots
+        self.choked = False  # nothing is claimed until more outcomes are written
         self.events: set[str] = set()  # that some run waits for, and that have come
         self.hooks: set[asyncio.Task[OnSettledFailed | None]] = set()
         self.strays = False  # a claim may have landed whose answer never came
@@ -276,7 +277,7 @@ class _Parts:
         """What to claim: for each queue as much as it has free slots; of an idle worker, of all queues at once."""
         queues = self.settings.queues
         if self.settling.backlog > MAX_BACKLOG:
-            self.short = set(queues)
+            self.choked = True
             return []
         free = {queue: count for queue in queues if (count := self.held.free(queue)) > 0}
         self.short = queues.keys() - free.keys()
@@ -389,7 +390,8 @@ class _Parts:
                 await release(self.connections.settles, slots)
             except Exception as problem:  # noqa: BLE001 - they lapse by themselves
                 log.warning("jobs.worker.slot-release-failed", slots=len(slots), error=str(problem))
-        if self.short and self.settling.backlog <= MAX_BACKLOG:
+        if self.choked and self.settling.backlog <= MAX_BACKLOG:
+            self.choked = False
             self.pace.kick()
         self._look_whether_empty()
 
