@@ -74,7 +74,8 @@ class Bodies:
         handle = run.handle
         assert handle is not None  # noqa: S101 - admission keeps out what nothing here declares
         if handle.is_async:
-            run.task = self._loop.create_task(self._on_loop(run, handle), name=handle.name)
+            # Without the loop's create_task, which adds a third to what a task costs.
+            run.task = asyncio.Task(self._on_loop(run, handle), loop=self._loop, name=handle.name)
             self._running.add(run)
         else:
             self._threads.start(partial(self._in_thread, run, handle))
