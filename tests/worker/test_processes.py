@@ -36,8 +36,8 @@ def total(control: psycopg.Connection[Any]) -> int:
 def test_three_of_four_workers_are_killed_again_and_again_and_every_effect_happens_once(
     workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any]
 ) -> None:
-    count = 20_000 if LONG else 3_000
-    kills = 30 if LONG else 6
+    count = 20_000 if LONG else 2_000
+    kills = 30 if LONG else 5
     dice = random.Random(int(os.environ.get("XJOBS_SOAK_SEED", "7")))
     options = "--lease", str(LEASE), "--concurrency", "20"
     mortal = [workers.start(*options) for _ in range(3)]
