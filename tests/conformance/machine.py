@@ -26,7 +26,7 @@ START = datetime(2024, 3, 9, 23, 59, 58, tzinfo=UTC)
 TRANSACTIONS = ("one", "two")
 """The sessions that open a transaction with their first statement; the session `main` commits each statement."""
 
-TABLES = ("jobs", "counters", "pauses", "steps", "events")
+TABLES = ("jobs", "counters", "pauses", "steps", "events", "slots", "workers")
 """What is compared after each step."""
 
 LEFT_OUT = (

@@ -15,6 +15,7 @@ import pytest
 from xjobs import sql
 from xjobs.drivers.memory import TWINS, Twin, operate
 from xjobs.drivers.memory.store import Job, Session
+from xjobs.records import MICROSECOND
 from xjobs.sql import Statement
 from xjobs.states import FINISHED
 
@@ -70,6 +71,8 @@ RARE = frozenset(
         "schedules are listed among queues",
         "any worker reports progress",
         "the page begins with its cursor",
+        "what a draining worker holds is counted",
+        "each draining announcement counts",
     }
 )
 """The faults that take more than some stories to find."""
@@ -394,3 +397,89 @@ text("SQL_CLAIM", "a claim buries an attempt late", "j.attempt >= j.max_attempts
 text("SQL_NACK", "a retry is not counted", "(where h.state = 'ready')", "(where h.state = 'suspended')")
 text("SQL_ENQUEUE", "of many jobs those due this instant are delayed", "g.delay) > now()", "g.delay) >= now()")
 text("SQL_HEARTBEAT", "extended claims are answered in no order", "order by e.id", "order by e.id desc")
+
+
+@twin("SQL_SLOT_ACQUIRE", "a slot that lapses now is held")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    held = [slot for slot in session.store.slots.values() if not slot.gone and slot.expires_at == session.now]
+    for slot in held:
+        slot.expires_at += MICROSECOND
+    rows = real(session, **given)
+    for slot in held:
+        if slot.expires_at == session.now + MICROSECOND:
+            slot.expires_at = session.now
+    return rows
+
+
+@twin("SQL_SLOT_ACQUIRE", "the limit of the first request is that of all")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "limits": [given["limits"][0]] * len(given["limits"])})
+
+
+@twin("SQL_SLOT_RELEASE", "anyone releases a slot")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    places = zip(given["keys"], given["slots"], strict=True)
+    holders = [getattr(session.store.slots.get(place), "holder", "nobody") for place in places]
+    return real(session, **{**given, "holders": holders})
+
+
+@twin("SQL_SLOT_HOLDERS", "the first key alone is looked up")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, keys=given["keys"][:1])
+
+
+@twin("SQL_RENEW", "slots are not renewed")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    ends = {slot: slot.expires_at for slot in session.store.slots.values() if not slot.gone}
+    rows = real(session, **given)
+    for slot, end in ends.items():
+        slot.expires_at = end
+    return rows
+
+
+@twin("SQL_RENEW", "a cancelled job is lost")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return [
+        (kind, at, "lost" if standing == "cancelled" else standing) for kind, at, standing in real(session, **given)
+    ]
+
+
+@twin("SQL_GIVE_BACK", "what is known is given back too")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return real(session, **{**given, "ids": [], "claims": []})
+
+
+@twin("SQL_WORKER_ANNOUNCE", "each draining announcement counts")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    rows = real(session, **given)
+    if given["draining"]:
+        session.store.workers[given["id"]].draining_at = session.now
+        return [(session.now,)]
+    return rows
+
+
+@twin("SQL_WORKER_FORGET", "a worker stays listed")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return [(given["id"],)] if given["id"] in session.store.workers else []
+
+
+@twin("SQL_WORKERS", "workers come by their ids")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    return sorted(real(session, **given), key=lambda row: row[0])
+
+
+@twin("SQL_SCALER_DEPTH", "what a draining worker holds is counted")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    draining = {worker: worker.draining_at for worker in session.store.workers.values()}
+    for worker in draining:
+        worker.draining_at = None
+    rows = real(session, **given)
+    for worker, since in draining.items():
+        worker.draining_at = since
+    return rows
+
+
+@twin("SQL_WAKE", "nothing is answered")
+def _(real: Twin, session: Session, **given: Any) -> Rows:
+    real(session, **given)
+    return []

@@ -34,6 +34,7 @@ class World:
         rows: the jobs that are committed, by id.
         ids: every id that was ever sent, the latest first.
         claims: every claim that was ever answered, as id, ordinal and worker, the latest first.
+        slots: every slot that was ever taken, as key, slot and holder, the latest first.
     """
 
     def __init__(self, now: datetime) -> None:
@@ -41,6 +42,7 @@ class World:
         self.rows: list[Row] = []
         self.ids: list[UUID] = [UNKNOWN]
         self.claims: list[tuple[UUID, int, str]] = []
+        self.slots: list[tuple[str, int, str]] = []
         self._made = 0
 
     def new_id(self, place: int) -> UUID:
@@ -58,6 +60,20 @@ class World:
 
     def learn_claims(self, parameters: Parameters, rows: list[Any]) -> None:
         self.claims[:0] = [(row[0], row[9], parameters["worker_id"]) for row in rows]
+
+    def learn_slots(self, parameters: Parameters, rows: list[Any]) -> None:
+        taken = [(parameters["keys"][at - 1], slot, parameters["holders"][at - 1]) for at, slot in rows]
+        self.slots[:0] = taken
+
+    def slots_at(self, places: list[int], stranger: str | None) -> Parameters:
+        """Slots that were taken, named by their holders or by another one; none while none was."""
+        known = list(dict.fromkeys(self.slots))
+        chosen = list(dict.fromkeys(known[place % len(known)] for place in places)) if known else []
+        return {
+            "keys": [key for key, _, _ in chosen],
+            "slots": [slot for _, slot, _ in chosen],
+            "holders": [stranger or holder for _, _, holder in chosen],
+        }
 
     def id_at(self, place: int) -> UUID:
         """An id of a row that stands, or behind those of one that may be gone or has never been."""
@@ -494,6 +510,96 @@ def events(world: World, **parameters: Any) -> Parameters:
 @sends(sql.SQL_STEPS, weight=0, place=PLACES)
 def steps(world: World, place: int) -> Parameters:
     return {"run_id": world.run_at(place)}
+
+
+SLOT_KEYS = st.sampled_from(["s", "s", "s", "T"])
+REQUEST = st.tuples(SLOT_KEYS, st.integers(1, 2), WORKERS)
+
+
+@sends(
+    sql.SQL_SLOT_ACQUIRE,
+    weight=2,
+    learn=World.learn_slots,
+    requests=st.lists(REQUEST, min_size=1, max_size=3),
+    ttl=LEASES,
+)
+def slot_acquire(world: World, requests: list[tuple[str, int, str]], ttl: timedelta) -> Parameters:
+    keys, limits, holders = (list(column) for column in zip(*requests, strict=True))
+    return {"keys": keys, "limits": limits, "holders": holders, "ttl": ttl}
+
+
+@sends(sql.SQL_SLOT_RELEASE, places=CLAIMS, stranger=STRANGERS)
+def slot_release(world: World, places: list[int], stranger: str | None) -> Parameters:
+    return world.slots_at(places, stranger)
+
+
+@sends(sql.SQL_SLOT_HOLDERS, weight=0, keys=st.sampled_from([["s", "T"], ["T"], ["s"]]))
+def slot_holders(world: World, keys: list[str]) -> Parameters:
+    return {"keys": keys}
+
+
+@sends(
+    sql.SQL_RENEW,
+    weight=2,
+    places=CLAIMS,
+    slots=CLAIMS,
+    stranger=STRANGERS,
+    lease=LEASES,
+    cancelled=st.booleans(),
+)
+def renew(
+    world: World, places: list[int], slots: list[int], stranger: str | None, lease: timedelta, cancelled: bool
+) -> Parameters:
+    claims = world.claims_at(places, stranger) or {"ids": [], "claims": [], "worker_id": "w"}
+    gone = [row for row in world.rows if cancelled and row["state"] == "cancelled" and row["id"] not in claims["ids"]]
+    return {
+        **world.slots_at(slots, stranger),
+        "worker_id": claims["worker_id"],
+        "ids": [*claims["ids"], *(row["id"] for row in gone)],
+        "claims": [*claims["claims"], *(row["claims"] for row in gone)],
+        "lease": lease,
+    }
+
+
+@sends(sql.SQL_GIVE_BACK, places=st.lists(st.integers(0, 5), max_size=2), worker_id=WORKERS, queue=QUEUES)
+def give_back(world: World, places: list[int], worker_id: str, queue: str) -> Parameters:
+    known = world.claims_at(places, None) if places else None
+    return {
+        "worker_id": worker_id,
+        "queues": [queue],
+        "ids": known["ids"] if known else [],
+        "claims": known["claims"] if known else [],
+    }
+
+
+@sends(
+    sql.SQL_WORKER_ANNOUNCE,
+    weight=2,
+    id=st.sampled_from(["v", "w", "W"]),
+    started=SECONDS,
+    concurrency=st.integers(1, 2),
+    ttl=LEASES,
+    draining=st.booleans(),
+)
+def worker_announce(world: World, started: timedelta, **announcement: Any) -> Parameters:
+    given = {"host": "h", "queues": '["q"]', "in_flight": "[]", "started_at": world.now + started}
+    return {**given, **announcement}
+
+
+@sends(sql.SQL_WORKER_FORGET, id=st.sampled_from(["v", "w", "W"]))
+def worker_forget(world: World, **worker: str) -> Parameters:
+    return worker
+
+
+@sends(sql.SQL_WORKERS)
+@sends(sql.SQL_SCALER_DEPTH, weight=0)
+def of_all(world: World) -> Parameters:
+    return {}
+
+
+@sends(sql.SQL_WAKE, weight=0, payload=QUEUES)
+def wake(world: World, payload: str) -> Parameters:
+    return {"payload": payload}
 
 
 def _instant(world: World, span: timedelta | None) -> datetime | None:

@@ -28,6 +28,17 @@ BLOCKED = (WouldBlock, psycopg.errors.LockNotAvailable)
 """What a statement raises that would wait for another transaction: in memory, and on Postgres under `lock_timeout`."""
 
 COLUMNS = tuple(sorted(Job.__slots__))
+WORKER_COLUMNS = (
+    "id",
+    "host",
+    "queues",
+    "concurrency",
+    "in_flight",
+    "started_at",
+    "heartbeat_at",
+    "expires_at",
+    "draining_at",
+)
 STEP_COLUMNS = (
     "run_id",
     "name",
@@ -69,6 +80,14 @@ class Tables(Protocol):
 
     def events(self) -> list[tuple[Any, ...]]:
         """Every event, by id: id, name, payload, key, published, expires."""
+        ...
+
+    def slots(self) -> list[tuple[Any, ...]]:
+        """Every slot, by key and slot: key, slot, holder, end."""
+        ...
+
+    def workers(self) -> list[tuple[Any, ...]]:
+        """Every worker, by id: the columns of `WORKER_COLUMNS`."""
         ...
 
     def pause(self, name: str, kind: str = "queue") -> None:
@@ -139,6 +158,24 @@ class MemoryTables:
             if (row := seen(event))
         )
 
+    def slots(self) -> list[tuple[Any, ...]]:
+        seen = Session(self._store, None).visible
+        return sorted(
+            (*place, row.holder, row.expires_at) for place, slot in self._store.slots.items() if (row := seen(slot))
+        )
+
+    def workers(self) -> list[tuple[Any, ...]]:
+        seen = Session(self._store, None).visible
+        return sorted(
+            tuple(
+                json.loads(value) if column in ("queues", "in_flight") else value
+                for column in WORKER_COLUMNS
+                for value in [getattr(row, column)]
+            )
+            for worker in self._store.workers.values()
+            if (row := seen(worker))
+        )
+
     def pause(self, name: str, kind: str = "queue") -> None:
         Session(self._store, None).add_pause(kind, name)
 
@@ -197,6 +234,17 @@ class PostgresTables:
         return cursor.execute(
             "select id, name, payload, correlation_key, published_at, expires_at from x_job_events order by id"
         ).fetchall()
+
+    def slots(self) -> list[tuple[Any, ...]]:
+        cursor = self._control.cursor(binary=True, row_factory=tuple_row)
+        return cursor.execute(
+            'select lease_key, slot, holder, expires_at from x_job_leases order by lease_key collate "C", slot'
+        ).fetchall()
+
+    def workers(self) -> list[tuple[Any, ...]]:
+        cursor = self._control.cursor(binary=True, row_factory=tuple_row)
+        columns = ", ".join(WORKER_COLUMNS)
+        return cursor.execute(f'select {columns} from x_job_workers order by id collate "C"').fetchall()  # type: ignore[arg-type]
 
     def pause(self, name: str, kind: str = "queue") -> None:
         self._control.execute(

@@ -17,6 +17,7 @@ delete from x_job_workers where id = $1 returning id
 
 -- name: SQL_WORKERS ()
 -- The workers whose announcement has not lapsed, by start and id as bytes; rows of lapsed ones are deleted, unless somebody is writing them.
+-- xjobs: ignore sequential-scan because the table has as many rows as there are workers
 with lapsed as (
   delete from x_job_workers w
    where w.id = any(array(select l.id from x_job_workers l where l.expires_at <= now() order by l.id for update skip locked))
