@@ -11,6 +11,8 @@ from conformance.stores import BLOCKED, MemoryTables, Store, Tables, queue_on
 import xjobs
 from pytest_xjobs.clock import Clock
 from xjobs.drivers.memory import MemoryDriver
+from xjobs.operations.steps import StepLog
+from xjobs.signals import RunSignal
 
 
 @pytest.fixture
@@ -160,3 +162,36 @@ async def test_a_row_that_a_transaction_took_and_gave_back_is_found_once(
     jobs, buried = await queue.claim(queues=["default"], worker_id="v", limit=9)
     assert ([job.input["n"] for job in jobs], [job.input["n"] for job in buried]) == ([2], [0, 1])
     assert timedelta(0) <= clock.now - held[0].run_at
+
+
+async def test_a_requeue_that_waits_for_a_step_drops_no_other(
+    store: Store, queue: xjobs.AsyncQueue, tables: Tables, clock: Clock, once: Any
+) -> None:
+    """Memory had dropped the first step of the run when it met the second one, which another job of the run wrote."""
+
+    def log(driver: Any) -> StepLog:
+        return StepLog(driver, running, worker_id="w", signal=RunSignal(), clock=lambda: clock.now)
+
+    async def nothing() -> None: ...
+
+    clock.freeze()
+    made = await once.aenqueue(n=0)
+    await queue.cancel(made.id)
+    await once.using(run_id=made.run_id).aenqueue(n=1)
+    (running,) = (await queue.claim(queues=["default"], worker_id="w")).jobs
+    recorded = log(store.driver)
+    await recorded.run("a", nothing)
+    await recorded.run("b", nothing)
+    before = tables.steps()
+    writing = await store.begin()
+    again = log(writing.queue.driver)
+    again._records = {}  # it knows nothing of them, and writes the second one anew
+    await again.run("b", nothing)
+    # Postgres waits as long as it is let, which it is in a transaction of the tests.
+    waiting = None if store.kind == "memory" else await store.begin()
+    with pytest.raises(BLOCKED):
+        await (queue if waiting is None else waiting.queue).requeue(made.id, from_step="a")
+    for transaction in (waiting, writing):
+        if transaction is not None:
+            await transaction.rollback()
+    assert tables.steps() == before

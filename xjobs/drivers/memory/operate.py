@@ -33,7 +33,7 @@ def requeue(session: Session, *, id: UUID, from_step: str | None) -> Rows:  # no
     target = next((step for step in visible_steps(session, job.run_id) if step.name == from_step), None)
     if target is not None:
         began = target.started_at
-        drop_steps(session, job.run_id, keep=lambda step: step.name != from_step and step.started_at <= began)
+        drop_steps(session, [job.run_id], keep=lambda step: step.name != from_step and step.started_at <= began)
     _requeue(session, job)
     return [(was, None, *answer(job))]
 
@@ -98,9 +98,8 @@ def remove_many(
 def _remove(session: Session, jobs: list[Job]) -> None:
     """Delete jobs, and the steps of runs of which no other row stands."""
     gone = {job.id for job in jobs}
-    for run_id in {job.run_id for job in jobs} if session.store.steps else ():
-        if not any(job.id not in gone for job in session.run_jobs(run_id)):
-            drop_steps(session, run_id)
+    runs = {job.run_id for job in jobs} if session.store.steps else ()
+    drop_steps(session, [run for run in runs if all(job.id in gone for job in session.run_jobs(run))])
     for job in jobs:
         session.delete(job)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -191,13 +191,24 @@ def visible_steps(session: Session, run_id: UUID) -> list[Step]:
     return [] if rows is None else [seen for row in rows.values() if (seen := session.visible(row)) is not None]
 
 
-def drop_steps(session: Session, run_id: UUID, keep: Any = None) -> None:
-    """Delete the steps of a run, except those for which `keep(step)` is true."""
-    rows = session.store.steps.get(run_id)
-    for step in () if rows is None else list(rows.values()):
-        if session.visible(step) is not None and not (keep is not None and keep(step)):
-            session.wait_for(step, f"step {step.name!r}")
-            session.drop(session.store.steps[run_id], step.name, step)
+def drop_steps(session: Session, run_ids: Iterable[UUID], keep: Callable[[Step], bool] | None = None) -> None:
+    """Delete the steps of runs, except those for which `keep(step)` is true.
+
+    Raises:
+        WouldBlock: another open transaction is writing one of them; none is deleted then.
+    """
+    dropped: list[Step] = []
+    for run_id in run_ids:
+        rows: dict[str, Step] = session.store.steps.get(run_id, {})
+        dropped += [
+            step
+            for step in rows.values()
+            if session.visible(step) is not None and not (keep is not None and keep(step))
+        ]
+    for step in dropped:
+        session.wait_for(step, f"step {step.name!r}")
+    for step in dropped:
+        session.drop(session.store.steps[step.run_id], step.name, step)
 
 
 def _held(session: Session, job_id: UUID, worker_id: str, claim: int) -> Job | None:
