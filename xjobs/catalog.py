@@ -160,7 +160,7 @@ class Catalog:
             for each in _differences(kind.metadata["noun"], getattr(self, kind.name), getattr(other, kind.name), lonely)
         ]
 
-    def of_tables(self, tables: Container[str]) -> Catalog:
+    def of_tables(self, tables: Container[str | None]) -> Catalog:
         """What of this catalog belongs to these tables; what belongs to no table is left out."""
         return Catalog(
             tables={name: item for name, item in self.tables.items() if name in tables},
