@@ -36,15 +36,15 @@ def test_a_thread_runs_jobs_of_both_colours_and_those_that_they_enqueue(
         ran.append(threading.current_thread().name)
 
     @job(key=NO_KEY)
-    async def from_loop(n: int) -> None:
+    async def awaited_one(n: int) -> None:
         await last.aenqueue(n)
 
     @job(key=NO_KEY)
-    def from_thread(n: int) -> None:
+    def threaded_one(n: int) -> None:
         last.enqueue(n)
 
     worker = xjobs_worker.start(concurrency=3)
-    made = [body.enqueue(n=n) for n in range(5) for body in (from_loop, from_thread)]
+    made = [body.enqueue(n=n) for n in range(5) for body in (awaited_one, threaded_one)]
     worker.wait_until_idle()
     assert {xjobs_queue.assert_state(one, "done").attempt for one in made} == {1}
     assert ran == [worker.worker.settings.worker_id] * 10
