@@ -73,6 +73,13 @@ RARE = frozenset(
         "the page begins with its cursor",
         "what a draining worker holds is counted",
         "each draining announcement counts",
+        "a slot that lapses now is held",
+        "anyone releases a slot",
+        "an uncounted retry is counted",
+        "the earliest events come first",
+        "the first key alone is looked up",
+        "a running job is removed",
+        "no reason clears the error",
         "a step begins before the one before it",
     }
 )
