@@ -15,7 +15,8 @@ from xjobs.signals import overdue
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DAY = timedelta(days=1)
+WAIT_TIMEOUT = timedelta(days=1)
+"""How long a wait for an event lasts, when the body says nothing."""
 
 
 class Log(Protocol):
@@ -118,7 +119,7 @@ class Steps:
         event: str,
         *,
         match: str | None = None,
-        timeout: timedelta | float = DAY,
+        timeout: timedelta | float = WAIT_TIMEOUT,
         required: bool = False,
     ) -> Event | None:
         """Suspend the run until `event` is published, and answer it; None when `timeout` is over first.
@@ -183,7 +184,7 @@ class AsyncSteps:
         event: str,
         *,
         match: str | None = None,
-        timeout: timedelta | float = DAY,
+        timeout: timedelta | float = WAIT_TIMEOUT,
         required: bool = False,
     ) -> Coroutine[Any, Any, Event | None]:
         """Suspend the run until `event` is published; see `Steps.wait_for_event`."""

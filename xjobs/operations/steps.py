@@ -27,12 +27,9 @@ from xjobs.limits import ZERO, check_duration, check_text
 from xjobs.operations.settle import storable
 from xjobs.records import EPOCH, MICROSECOND, ClaimedJob, Event, StepRecord
 from xjobs.signals import RunSignal, overdue
-from xjobs.steps import NotAwaited
+from xjobs.steps import WAIT_TIMEOUT, NotAwaited
 
 logger = logging.getLogger("xjobs")
-
-WAIT_TIMEOUT = timedelta(hours=24)
-"""How long a wait for an event lasts, when the body says nothing."""
 
 
 class Suspended(BaseException):
