@@ -145,13 +145,14 @@ def test_a_child_process_runs_is_killed_and_leaves_its_jobs_to_the_next(inner: I
         import signal, app
 
         def test_it(xjobs_worker, xjobs_queue):
-            first = xjobs_worker.spawn("app", "--lease", "0.5")
+            first = xjobs_worker.spawn("app")
             first.wait_for(app.spread.enqueue(n=1))
             first.wait_until_idle()
             hangs = app.nap.enqueue(n=7, seconds=600.0)
             first.wait_for(hangs, "running")
             first.kill()
-            second = xjobs_worker.spawn("app", "--lease", "0.5", "--shutdown-timeout", "0.5")
+            xjobs_queue.clock.advance(minutes=10)  # past the lease
+            second = xjobs_worker.spawn("app", "--shutdown-timeout", "1")
             second.wait_for_log("jobs.wake.live")
             import time
             deadline = time.monotonic() + 10

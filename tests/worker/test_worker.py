@@ -17,7 +17,7 @@ import xjobs
 from xjobs import NO_KEY, Limit, job, registry, sql
 from xjobs.bridge import run_sync
 from xjobs.errors import DriverUnavailable, Invariant
-from xjobs.worker import Limiter, Rate, Worker
+from xjobs.worker import Limiter, Rate, Worker, settings
 
 LONG_POLLS = {"poll": 60, "idle_poll": 60, "idle_poll_woken": 60}
 
@@ -444,8 +444,6 @@ async def test_a_worker_runs_again_after_it_stopped_and_once_at_a_time(
     @job(key="{n}")
     async def work(n: int) -> None: ...
 
-    from xjobs.worker import settings
-
     worker = Worker(connections, settings(worker_id="w"))
     for n in range(2):
         store.enqueue(work.call(n=n))
@@ -460,8 +458,6 @@ async def test_a_worker_runs_again_after_it_stopped_and_once_at_a_time(
 
 
 async def test_a_stop_that_comes_before_the_start_ends_the_run_at_once(connections: FaultyConnections) -> None:
-    from xjobs.worker import settings
-
     worker = Worker(connections, settings(worker_id="w"))
     worker.retire()
     await asyncio.wait_for(worker.run(), 10)
@@ -486,6 +482,23 @@ async def test_a_worker_ends_though_its_connections_do_not_close(
         async with serving(connections) as worker:
             await all_done(store, n + 1)
         assert worker.state == "stopped"
+
+
+@pytest.mark.parametrize("how", ["retire", "stop"])
+async def test_a_claim_that_lands_after_the_worker_was_told_to_end_is_handed_back(
+    connections: FaultyConnections, store: xjobs.Queue, how: str
+) -> None:
+    @job(key=NO_KEY)
+    async def work() -> None:
+        await asyncio.sleep(600)
+
+    made = store.enqueue(work.call())
+    worker = Worker(connections, settings(worker_id="w"))
+    connections.after = lambda name: getattr(worker, how)() if name == "SQL_CLAIM" else None
+    await asyncio.wait_for(worker.run(), 10)
+    row = store.job(made.id)
+    assert row is not None
+    assert (row.state, row.attempt, worker.abandoned) == ("ready", 0, 0)
 
 
 async def test_a_late_stop_bounds_a_retirement(connections: FaultyConnections, store: xjobs.Queue) -> None:

@@ -302,6 +302,9 @@ class _Parts:
                 self.short = self.short | set(queues)
                 more = True
             found = found or count > 0
+            if self.worker.state == "draining":  # since we asked: it would begin past the point of being told to stop
+                claimed.jobs.clear()
+                await self._give_back_strays()
             await self._begin(claimed, asked)
         if found:
             self.pace.found_work()
