@@ -38,7 +38,7 @@ class XjobsQueue(Queue):
         self.clock = environment.clock
         self._environment = environment
         self._queues = {"default"}
-        self._running: dict[UUID, tuple[ClaimedJob, RunSignal]] = {}
+        self._running: list[tuple[ClaimedJob, RunSignal]] = []
         self._history: list[Run] = []
         self._worker_id = f"drain-{next(_workers)}"
 
@@ -338,7 +338,7 @@ class XjobsQueue(Queue):
     def _renew(self) -> None:
         """Renew the leases of bodies that are running: a live worker's heartbeats would have, as time went by."""
         if self._running:
-            run_sync(renew(self._driver("blocking"), self._running.values(), worker_id=self._worker_id))
+            run_sync(renew(self._driver("blocking"), self._running, worker_id=self._worker_id))
 
     def _next_due(self) -> datetime | None:
         return run_sync(draining.next_due(self._driver("blocking")))

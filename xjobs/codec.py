@@ -109,6 +109,8 @@ class Codec:
         Raises:
             InputInvalid: the row's input does not fit the body as it is now declared; `path` names the place.
         """
+        if type(stored) is dict and [*map(type, stored.values())] == self._kinds and (*stored,) == self._in_jsonb_order:
+            return {name: stored[name] for name in self._names}
         try:
             record = self._convert(stored, self._record, dec_hook=rebuild_other)
         except self._validation_error as problem:
@@ -142,6 +144,13 @@ class Codec:
             for name, parameter in self.parameters.items()
         ]
         return str(inspect.Signature(resolved)) if resolved else "none"
+
+    @cached_property
+    def _kinds(self) -> list[type] | None:
+        """The types of the parameters in jsonb's order, when JSON gives back values of each of them as they were."""
+        hints = [self._hints.get(name) for name in self._in_jsonb_order]
+        kinds = [kind for hint in hints for kind in (int, str, bool, float) if hint is kind]
+        return kinds if len(kinds) == len(hints) else None
 
     @cached_property
     def _json(self) -> Any:

@@ -27,7 +27,8 @@ else:
     _wall_ns, _monotonic_ns = time.time_ns, time.monotonic_ns
 
 
-_new_uuid, _set, _UNKNOWN = object.__new__, object.__setattr__, SafeUUID.unknown
+_new_uuid, _UNKNOWN = object.__new__, SafeUUID.unknown
+_set_int, _set_is_safe = vars(UUID)["int"].__set__, vars(UUID)["is_safe"].__set__
 
 
 class _Generator:
@@ -65,8 +66,8 @@ class _Generator:
 def _uuid(number: int) -> UUID:
     """Past the checks of UUID.__init__, which take longer than making the number."""
     made = _new_uuid(UUID)
-    _set(made, "int", number)
-    _set(made, "is_safe", _UNKNOWN)
+    _set_int(made, number)
+    _set_is_safe(made, _UNKNOWN)
     return made
 
 

@@ -47,22 +47,21 @@ def registered_jobs() -> list[JobHandle[Any, Any, Any]]:
 
 def queues() -> frozenset[str]:
     """The queues that declared jobs go to when an enqueue names none."""
-    return _derived()[0]
+    return (_cached or _derive())[0]
 
 
 def dropping() -> list[str]:
     """The names of jobs whose last failure ends them `failed` and not `dead`."""
-    return _derived()[1]
+    return (_cached or _derive())[1]
 
 
-def _derived() -> tuple[frozenset[str], list[str]]:
+def _derive() -> tuple[frozenset[str], list[str]]:
     """What claims ask of all declared jobs, worked out once for each set of them."""
     global _cached  # noqa: PLW0603 - belongs to _jobs
-    if _cached is None:
-        _cached = (
-            frozenset(handle.queue for handle in _jobs.values()),
-            [name for name in sorted(_jobs) if not _jobs[name].retry.dead_letter],
-        )
+    _cached = (
+        frozenset(handle.queue for handle in _jobs.values()),
+        [name for name in sorted(_jobs) if not _jobs[name].retry.dead_letter],
+    )
     return _cached
 
 

@@ -20,14 +20,12 @@ class RunSignal:
     Hosts stop it from any thread; step writes ask it before they write; bodies see it as `ctx.cancelled`.
     """
 
-    __slots__ = ("_clock", "_deadline", "_listeners", "_reason", "_timeout")
-
-    def __init__(self) -> None:
-        self._reason: Error | None = None
-        self._listeners: tuple[Listener, ...] = ()
-        self._clock: Callable[[], datetime] | None = None
-        self._deadline: datetime | None = None
-        self._timeout: timedelta | None = None
+    # Of the class until one is set: a signal is made for every attempt, and most are never asked to do anything.
+    _reason: Error | None = None
+    _listeners: tuple[Listener, ...] = ()
+    _clock: Callable[[], datetime] | None = None
+    _deadline: datetime | None = None
+    _timeout: timedelta | None = None
 
     @property
     def reason(self) -> Error | None:

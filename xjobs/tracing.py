@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 from xjobs.records import ClaimedJob
@@ -27,18 +27,14 @@ def current() -> str | None:
     return _running.get()
 
 
-_NOTHING = nullcontext()
-
-
-def attempt(job: ClaimedJob) -> AbstractContextManager[None]:
-    """The surroundings in which a body runs: a span under the enqueuer's, where there are spans."""
-    if job.traceparent is None and _running.get() is None and "opentelemetry.trace" not in sys.modules:
-        return _NOTHING
-    return _traced(job)
+def concerns(job: ClaimedJob) -> bool:
+    """Whether the attempt of a job needs surroundings: there are spans, or a trace to carry on or to end."""
+    return job.traceparent is not None or "opentelemetry.trace" in sys.modules or _running.get() is not None
 
 
 @contextmanager
-def _traced(job: ClaimedJob) -> Iterator[None]:
+def attempt(job: ClaimedJob) -> Iterator[None]:
+    """The surroundings in which a body runs: a span under the enqueuer's, where there are spans."""
     token = _running.set(job.traceparent)
     try:
         if "opentelemetry.trace" in sys.modules:

@@ -108,7 +108,7 @@ def drain_setup(store: Store, clock: Clock, worker_id: str) -> DrainSetup:
         random=Random(7),
         worker_id=worker_id,
         queues={"default"},
-        running={},
+        running=[],
         bodies=lambda handle: store.driver if handle.is_async else store.blocking,
         move=clock.move_to,
     )
@@ -125,7 +125,7 @@ def drain_of(clock: Clock, worker_id: str) -> Callable[[AsyncQueue], Drain]:
             random=Random(7),
             worker_id=worker_id,
             queues={"default"},
-            running={},
+            running=[],
             move=clock.move_to,
         )
 

@@ -190,7 +190,8 @@ class MemoryTables:
         session = Session(self._store, None)
         # Rows are born ready: one that is finished must not take the key of one that is live.
         for row in sorted(rows, key=lambda row: row["state"] in LIVE):
-            job = Job()
+            key = row["name"], row["tenant_id"] or "", row["idempotency_key"]
+            job = Job(session.now, key, row["id"], *key[:1], row["queue"], "{}", key[2], row["run_id"], 1, *[None] * 5)
             for name in COLUMNS:
                 value = row[name]
                 setattr(job, name, json.dumps(value) if name in _JSON and value is not None else value)

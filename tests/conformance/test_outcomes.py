@@ -34,7 +34,7 @@ def heartbeats(clock: Clock, store: Store, drain_setup: DrainSetup) -> Iterator[
 
     def beat(_state: Any) -> None:
         if drain_setup.running:
-            run_sync(renew(store.blocking, drain_setup.running.values(), worker_id=drain_setup.worker_id))
+            run_sync(renew(store.blocking, drain_setup.running, worker_id=drain_setup.worker_id))
 
     unsubscribe = clock.subscribe(beat)
     yield
@@ -115,11 +115,11 @@ class TestCancel:
             await asyncio.Event().wait()
 
         async def steal() -> None:
-            ((job, signal),) = drain_setup.running.values()
-            del drain_setup.running[job.id]  # its heartbeats stop
+            (running,) = drain_setup.running
+            drain_setup.running.clear()  # its heartbeats stop
             clock.advance(60)
             assert (await queue.claim(queues=["default"], worker_id="thief")).jobs
-            drain_setup.running[job.id] = job, signal
+            drain_setup.running.append(running)
             clock.advance(1)
 
         clock.freeze()

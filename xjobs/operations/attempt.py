@@ -17,7 +17,7 @@ from xjobs.errors import Error, JobCancelled, JobTimeout
 from xjobs.jobs import JobHandle
 from xjobs.operations.enqueue import enqueuing_job
 from xjobs.operations.progress import Progress
-from xjobs.operations.settle import Ack, Nack, ack, nack
+from xjobs.operations.settle import Ack, Nack, ack_one, nack
 from xjobs.operations.steps import StepLog, Suspended
 from xjobs.records import ClaimedJob
 from xjobs.signals import RunSignal
@@ -110,8 +110,12 @@ async def execute(
         if "before_body" in points.heard:
             await points.reach("before_body", job=job)
         values = handle.codec.decode(job.input)
-        with tracing.attempt(job):
-            result = await call(handle, surroundings[:1] if surroundings else (), values, signal)
+        arguments = surroundings[:1] if surroundings else ()
+        if tracing.concerns(job):
+            with tracing.attempt(job):
+                result = await call(handle, arguments, values, signal)
+        else:
+            result = await call(handle, arguments, values, signal)
         if "after_body" in points.heard:
             await points.reach("after_body", job=job)
     except points.Crash as crash:
@@ -128,7 +132,7 @@ async def execute(
         await surroundings.progress.flush()
         ran = tuple(surroundings.log.ran)
         suspension = suspension or surroundings.log.suspension
-    duration = timedelta(seconds=max(0.0, timer() - began))
+    duration = timedelta(0, max(0.0, timer() - began))
     reason = signal.reason
     if error is None and suspension is None and reason is None and not_awaited is None:
         return Execution(Ack(job, duration), "completed", started_at, None, None, None, result, values, ran)
@@ -143,12 +147,12 @@ async def settle(driver: Driver, execution: Execution, *, worker_id: str) -> boo
     if "before_settle" in points.heard:
         await points.reach("before_settle", job=settlement.job, outcome=execution.outcome)
     if isinstance(settlement, Ack):
-        landed = await ack(driver, [settlement], worker_id=worker_id)
+        landed = await ack_one(driver, settlement.job, settlement.duration, worker_id=worker_id)
     else:
-        landed = await nack(driver, [settlement], worker_id=worker_id)
+        landed = bool(await nack(driver, [settlement], worker_id=worker_id))
     if "after_settle" in points.heard:
-        await points.reach("after_settle", job=settlement.job, outcome=execution.outcome, landed=bool(landed))
-    return bool(landed)
+        await points.reach("after_settle", job=settlement.job, outcome=execution.outcome, landed=landed)
+    return landed
 
 
 class _Attempt(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -14,6 +15,10 @@ from xjobs.records import ClaimedJob
 
 LEASE = timedelta(seconds=30)
 """How long a claim lasts when nothing renews it."""
+
+
+_claimed = partial(tuple.__new__, ClaimedJob)
+"""A row as a ClaimedJob, as its `_make` does, which takes three times as long."""
 
 
 class Claimed(NamedTuple):
@@ -56,7 +61,7 @@ async def take(
     jobs: list[ClaimedJob] = []
     buried: list[ClaimedJob] = []
     for row in rows:
-        job = ClaimedJob._make(row)
+        job = _claimed(row)
         (jobs if job.state == "running" else buried).append(job)
     if "claimed" in points.heard:
         for job in jobs:

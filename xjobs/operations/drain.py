@@ -15,17 +15,17 @@ from uuid import UUID
 from xjobs import points, registry
 from xjobs.drivers.base import Driver
 from xjobs.errors import DrainStopped, Invariant, JobUnknown, OnSettledFailed
-from xjobs.jobs import Call, JobHandle
+from xjobs.jobs import JobHandle
 from xjobs.limits import check_count, check_duration, check_instant, check_queues
 from xjobs.operations.admit import Refused, Shed, enter, raising
 from xjobs.operations.attempt import BodyCaller, Execution, execute, settle
 from xjobs.operations.claim import take
 from xjobs.operations.endings import announce, announce_buried
 from xjobs.operations.events import wake_waits
-from xjobs.operations.inspect import waiting
+from xjobs.operations.inspect import job as find_job, waiting
 from xjobs.operations.settle import Ack, Nack, nack
 from xjobs.operations.slots import release
-from xjobs.records import ClaimedJob, DrainReport, Jump, Run, Waiting
+from xjobs.records import ClaimedJob, DrainReport, JobRow, Jump, Run, Waiting
 from xjobs.signals import RunSignal
 
 BUDGET = 1_000
@@ -48,7 +48,7 @@ class DrainSetup:
         random: the source of retry jitter.
         worker_id: who claims.
         queues: the queues that are known to exist; the drain adds those that it finds.
-        running: filled with the job whose body is running, and its signal, for whoever must renew its lease.
+        running: gets the job whose body is running, and its signal, for whoever must renew its lease.
         history: every run is added to it, also when the drain ends by raising.
         bodies: the driver by which the steps of a body of that job are recorded; the drain's own when None.
         move: moves the clock to an instant; None when this drain cannot.
@@ -59,7 +59,7 @@ class DrainSetup:
     random: Random
     worker_id: str
     queues: set[str]
-    running: dict[UUID, tuple[ClaimedJob, RunSignal]]
+    running: list[tuple[ClaimedJob, RunSignal]]
     history: list[Run] = field(default_factory=list)
     bodies: Callable[[JobHandle[Any, Any, Any]], Driver] | None = None
     move: Callable[[datetime], Any] | None = None
@@ -82,7 +82,6 @@ class _Drain:
     known: tuple[int, frozenset[str]] = (0, frozenset())
     asked: list[str] = field(default_factory=list)
     shed: int = 0
-    calls: dict[UUID, Call | ClaimedJob] = field(default_factory=dict)
 
     async def run(self) -> DrainReport:
         __tracebackhide__ = True
@@ -93,7 +92,7 @@ class _Drain:
                 left = await waiting(self.driver)
                 if self._found_queues(left) or await self._woke(left):
                     continue
-                if self.setup.move is not None and self._jump(left):
+                if self.setup.move is not None and await self._jump(left):
                     continue
                 return self._report(left)
 
@@ -114,7 +113,7 @@ class _Drain:
         if len(self.runs) + self.shed >= self.budget:
             left = await waiting(self.driver)
             if any(job.due and not job.paused for job in left):
-                raise self._stopped(f"{self.budget:,} runs and jobs are still due", left)
+                raise await self._stopped(f"{self.budget:,} runs and jobs are still due", left)
             return False
         try:
             claimed = await take(self.driver, self._asked(), worker_id=self.setup.worker_id)
@@ -148,37 +147,43 @@ class _Drain:
                 name=job.name,
                 id=job.id,
             )
-        entry = await enter(self.driver, job, handle, worker_id=setup.worker_id)
-        if entry.back is not None:
-            await self._turn_away(job, handle, entry.back)
-            return
-        signal = RunSignal()
-        setup.running[job.id] = job, signal
-        self.calls.setdefault(job.id, job)
+        slot, call = None, setup.call
+        if handle.concurrency_limit is not None:
+            entry = await enter(self.driver, job, handle, worker_id=setup.worker_id)
+            if entry.back is not None:
+                await self._turn_away(job, handle, entry.back)
+                return
+            if entry.error is not None:
+                call = raising(entry.error)
+            slot = entry.slot
+        running = job, RunSignal()
+        setup.running.append(running)
         try:
             execution = await execute(
                 self.driver if setup.bodies is None else setup.bodies(handle),
                 job,
                 handle,
                 worker_id=setup.worker_id,
-                call=setup.call if entry.error is None else raising(entry.error),
+                call=call,
                 clock=setup.clock,
                 random=setup.random,
-                signal=signal,
+                signal=running[1],
             )
             landed = await settle(self.driver, execution, worker_id=setup.worker_id)
-            if entry.slot is not None:
-                await release(self.driver, [entry.slot])
+            if slot is not None:
+                await release(self.driver, [slot])
         except points.Crash as crash:
             ended = Execution(Ack(job), "crashed", setup.clock(), steps=crash.steps)
             self._note_run(job, handle, "crashed", ended)
             return
         finally:
-            del setup.running[job.id]
+            setup.running.remove(running)
         outcome = execution.outcome if landed or execution.outcome == "cancelled" else "unowned"
         self._note_run(job, handle, outcome, execution)
-        told = landed and handle.ending_hook is not None
-        failed = await announce(job, handle, execution, call=setup.call) if told else None
+        if handle.ending_hook is not None and landed:
+            failed = await announce(job, handle, execution, call=setup.call)
+        else:
+            failed = None
         if execution.error is not None:
             self._raise_from(job, execution)
         if failed is not None:
@@ -229,11 +234,9 @@ class _Drain:
     def _note_enqueue(self, _point: str, facts: dict[str, Any]) -> None:
         if facts["answer"].deduped:
             return
-        job_id = facts["answer"].id
-        self.calls[job_id] = facts["call"]
         self.setup.queues.add(facts["call"].options.queue or facts["call"].job.queue)
         if facts["parent"] is not None:
-            self.parents[job_id] = facts["parent"]
+            self.parents[facts["answer"].id] = facts["parent"]
 
     def _asked(self) -> list[str]:
         """The queues to claim from; the list is the same one while they are."""
@@ -249,7 +252,7 @@ class _Drain:
         self.setup.queues |= new
         return bool(new)
 
-    def _jump(self, left: list[Waiting]) -> bool:
+    async def _jump(self, left: list[Waiting]) -> bool:
         """Move the clock to the next due instant; False when there is none to go to."""
         assert self.setup.move is not None  # noqa: S101 - the caller asked
         now = self.setup.clock()
@@ -261,7 +264,7 @@ class _Drain:
         if self.until is None:
             spent = sum(((jump.end - jump.start) for jump in self.jumps), timedelta(0))
             if spent + (due[0] - now) > self.max_advance:
-                raise self._stopped(
+                raise await self._stopped(
                     f"the clock had moved {spent} and the next job lies beyond {self.max_advance}", left
                 )
         self.setup.move(due[0])
@@ -272,14 +275,14 @@ class _Drain:
         reason = "idle" if not left else "paused" if all(job.paused for job in left) else "not due"
         return DrainReport(tuple(self.runs), tuple(self.jumps), tuple(left), tuple(self.buried), reason)
 
-    def _stopped(self, why: str, left: list[Waiting]) -> DrainStopped:
+    async def _stopped(self, why: str, left: list[Waiting]) -> DrainStopped:
         counts = Counter(run.job_name for run in self.runs)
         lines = [f"drain stopped: {why}"]
         if counts:
             name, times = counts.most_common(1)[0]
             last = next(run for run in reversed(self.runs) if run.job_name == name)
             lines.append(f"  job {name!r} ran {times:,} times, last as attempt {last.attempt} ({last.outcome})")
-            lines.append(f"  it was queued by: {self._lineage(last.job_id)}")
+            lines.append(f"  it was queued by: {await self._lineage(last.job_id)}")
         now = self.setup.clock()
         not_due = [job for job in left if not job.due]
         lines += [f"  not due: {job.name!r} ({job.id}) in {job.due_at - now}" for job in not_due[:_NOT_DUE_SHOWN]]
@@ -291,20 +294,20 @@ class _Drain:
             report=self._report(left),
         )
 
-    def _lineage(self, job_id: UUID) -> str:
-        chain, seen = [self._named(job_id)], {job_id}
+    async def _lineage(self, job_id: UUID) -> str:
+        chain, seen = [await self._named(job_id)], {job_id}
         while (parent := self.parents.get(job_id)) is not None and parent not in seen:
             if len(chain) > _ANCESTORS:
                 chain.append("...")
                 break
-            chain.append(self._named(parent))
+            chain.append(await self._named(parent))
             seen.add(parent)
             job_id = parent
         return " <- ".join(chain)
 
-    def _named(self, job_id: UUID) -> str:
-        call = self.calls.get(job_id)
-        return str(job_id) if call is None else _call_text(call) if isinstance(call, ClaimedJob) else repr(call)
+    async def _named(self, job_id: UUID) -> str:
+        row = await find_job(self.driver, job_id)
+        return str(job_id) if row is None else _call_text(row)
 
 
 async def drain(
@@ -363,7 +366,7 @@ def _end(until: datetime | timedelta | float, clock: Callable[[], datetime]) -> 
     return clock() + check_duration(until, "until", low=timedelta(0))
 
 
-def _call_text(job: ClaimedJob) -> str:
+def _call_text(job: ClaimedJob | JobRow) -> str:
     """The job as a call, its input in the order of the declaration; stored input is in the order of jsonb."""
     arguments = job.input if isinstance(job.input, dict) else {}
     handle = registry.find(job.name)

@@ -21,35 +21,23 @@ enqueuing_job: ContextVar[UUID | None] = ContextVar("xjobs_enqueuing_job", defau
 # be taken by another one that is not visible yet. With a broken index every try ends so.
 _TRIES = 10
 
-_COLUMNS = (
-    "id",
-    "name",
-    "queue",
-    "input",
-    "idempotency_key",
-    "run_id",
-    "max_attempts",
-    "run_at",
-    "delay",
-    "tenant_id",
-    "traceparent",
-    "enqueued_by",
-)
-_ARRAYS = (
-    "ids",
-    "names",
-    "queues",
-    "inputs",
-    "idempotency_keys",
-    "run_ids",
-    "max_attempts",
-    "run_ats",
-    "delays",
-    "tenant_ids",
-    "traceparents",
-    "enqueued_bys",
-)
-"""The same in statements over many jobs."""
+Columns = dict[str, Any]
+
+_ARRAYS = {
+    "ids": "id",
+    "names": "name",
+    "queues": "queue",
+    "inputs": "input",
+    "idempotency_keys": "idempotency_key",
+    "run_ids": "run_id",
+    "max_attempts": "max_attempts",
+    "run_ats": "run_at",
+    "delays": "delay",
+    "tenant_ids": "tenant_id",
+    "traceparents": "traceparent",
+    "enqueued_bys": "enqueued_by",
+}
+"""The columns of a row, by what they are called in statements over many."""
 
 
 async def enqueue(driver: Driver, call: Call) -> Enqueued:
@@ -60,8 +48,8 @@ async def enqueue(driver: Driver, call: Call) -> Enqueued:
         DriverUnavailable: the store does not answer.
     """
     row = _row(call)
-    if call.options.id is None and await driver.run(sql.SQL_ENQUEUE_ONE, **dict(zip(_COLUMNS, row, strict=True))):
-        made = Enqueued(row[0], row[5], False)
+    if call.options.id is None and await driver.run(sql.SQL_ENQUEUE_ONE, **row):
+        made = Enqueued(row["id"], row["run_id"], False)
     else:
         (made,) = await _put(driver, [call], [row])
     if "enqueued" in points.heard:
@@ -103,7 +91,7 @@ async def enqueue_many(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
     return answers
 
 
-async def _put(driver: Driver, calls: Sequence[Call], rows: Sequence[tuple[Any, ...]]) -> list[Enqueued]:
+async def _put(driver: Driver, calls: Sequence[Call], rows: Sequence[Columns]) -> list[Enqueued]:
     """Insert the rows, or find what stands in their place; again for those of which neither was to be seen."""
     answers = await _insert(driver, calls, rows)
     missing = [position for position, answer in enumerate(answers) if answer.id is None]
@@ -122,26 +110,26 @@ async def _put(driver: Driver, calls: Sequence[Call], rows: Sequence[tuple[Any, 
     return answers
 
 
-async def _insert(driver: Driver, calls: Sequence[Call], rows: Sequence[tuple[Any, ...]]) -> list[Enqueued]:
+async def _insert(driver: Driver, calls: Sequence[Call], rows: Sequence[Columns]) -> list[Enqueued]:
     """Insert the rows; those that were not are answered by what holds their id or key, or None."""
-    columns: dict[str, Any] = dict(zip(_ARRAYS, map(list, zip(*rows, strict=True)), strict=True))
+    columns = {array: [row[column] for row in rows] for array, column in _ARRAYS.items()}
     named = [call.options.id is not None for call in calls]
     standing = await driver.run(sql.SQL_ENQUEUE, named=named, **columns)
-    answers = [Enqueued(row[0], row[5], False) for row in rows]
+    answers = [Enqueued(row["id"], row["run_id"], False) for row in rows]
     if standing:
         places = {position - 1 for position, _, _ in standing}
         made = {_live_key(rows[at]): answer for at, answer in enumerate(answers) if at not in places}
         for position, job_id, run_id in standing:
-            row: tuple[Any, ...] = rows[int(position) - 1]
+            row = rows[int(position) - 1]
             # A job of the same list has taken the key, unless the row with the given id was there before.
-            sibling = None if job_id == row[0] else made.get(_live_key(row))
+            sibling = None if job_id == row["id"] else made.get(_live_key(row))
             found = Enqueued(job_id, run_id, True) if sibling is None else sibling._replace(deduped=True)
             answers[position - 1] = found
     return answers
 
 
-def _live_key(row: tuple[Any, ...]) -> tuple[str, str, str]:
-    return row[1], row[9] or "", row[4]
+def _live_key(row: Columns) -> tuple[str, str, str]:
+    return row["name"], row["tenant_id"] or "", row["idempotency_key"]
 
 
 async def _announce(calls: Sequence[Call], answers: Sequence[Enqueued]) -> None:
@@ -149,23 +137,22 @@ async def _announce(calls: Sequence[Call], answers: Sequence[Enqueued]) -> None:
         await points.reach("enqueued", call=call, answer=answer, parent=enqueuing_job.get())
 
 
-def _row(call: Call) -> tuple[Any, ...]:
-    """The values of one job in the order of `_COLUMNS`."""
+def _row(call: Call) -> Columns:
     job, _, _, options = call
     job_id, run_id = new_pair()
     if options.id is not None:
         job_id = options.id
-    return (
-        job_id,
-        job.name,
-        options.queue or job.queue,
-        call.input_json,
-        job.key_of(call, job_id),
-        options.run_id or run_id,
-        job.retry.attempts,
-        options.run_at,
-        options.delay,
-        job.tenant_of(call),
-        options.traceparent or tracing.current(),
-        options.enqueued_by,
-    )
+    return {
+        "id": job_id,
+        "name": job.name,
+        "queue": options.queue or job.queue,
+        "input": call.input_json,
+        "idempotency_key": job.key_of(call, job_id),
+        "run_id": options.run_id or run_id,
+        "max_attempts": job.retry.attempts,
+        "run_at": options.run_at,
+        "delay": options.delay,
+        "tenant_id": job.tenant_of(call),
+        "traceparent": options.traceparent or tracing.current(),
+        "enqueued_by": options.enqueued_by,
+    }

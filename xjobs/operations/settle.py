@@ -69,6 +69,19 @@ async def ack(driver: Driver, acks: Sequence[Ack], *, worker_id: str, counted: b
     return {row[0] for row in rows}
 
 
+async def ack_one(driver: Driver, job: ClaimedJob, duration: timedelta, *, worker_id: str) -> bool:
+    """`ack` for one job; whether it landed."""
+    rows = await driver.run(
+        sql.SQL_ACK,
+        ids=[job.id],
+        worker_id=worker_id,
+        claims=[job.claims],
+        durations_ms=[_milliseconds(duration)],
+        counted=True,
+    )
+    return bool(rows)
+
+
 async def nack(driver: Driver, nacks: Sequence[Nack], *, worker_id: str) -> set[UUID]:
     """Settle jobs as not done. Answers the ids whose settle landed; a claim that is gone is not touched.
 

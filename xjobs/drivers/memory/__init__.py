@@ -89,7 +89,7 @@ class MemoryDriver:
     ) -> None:
         self.store = Store(clock)
         self._before = before
-        self._transaction: Transaction | None = None
+        self._session = Session(self.store, None)
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
         """Run the twin of one statement.
@@ -100,16 +100,18 @@ class MemoryDriver:
         """
         if self._before is not None:
             self._before()
-        store, transaction = self.store, self._transaction
+        store, session = self.store, self._session
         with store.lock:
             if store.followed:
                 for look in tuple(store.followed):
                     look()
+            session.now = store.clock()
+            transaction = session.transaction
             if transaction is None:
-                return TWINS[statement.name](Session(store, None), **parameters)
+                return TWINS[statement.name](session, **parameters)
             transaction.check()
             try:
-                return TWINS[statement.name](Session(store, transaction), **parameters)
+                return TWINS[statement.name](session, **parameters)
             except BaseException:
                 transaction.failed = True
                 raise
@@ -131,7 +133,8 @@ class MemoryTransaction(MemoryDriver):
     def __init__(self, outer: MemoryDriver) -> None:
         self.store = outer.store
         self._before = outer._before  # noqa: SLF001 - the same class
-        self._transaction: Transaction = Transaction(outer.store)
+        self._transaction = Transaction(outer.store)
+        self._session = Session(outer.store, self._transaction)
 
     @property
     def open(self) -> bool:

@@ -27,8 +27,8 @@ def claim(
     """Twin of SQL_CLAIM."""
     store, transaction, now = session.store, session.transaction, session.now
     served = [queue for queue in queues if not session.paused("queue", queue)] if store.pauses else queues
-    found = _found(session, served, limit)
-    exhausted = [job for job in found if job.attempt >= job.max_attempts and job.state == "running"]
+    found, lapsed = _found(session, served, limit)
+    exhausted = [job for job in found if job.attempt >= job.max_attempts and job.state == "running"] if lapsed else ()
     counters = _counters(session, found, {job.name for job in exhausted}) if exhausted else {}
     until = now + lease
     for job in found:
@@ -63,27 +63,26 @@ def _counters(session: Session, found: Sequence[Job], names: set[str]) -> dict[s
         raise
 
 
-def _found(session: Session, queues: Sequence[str], limit: int) -> list[Job]:
-    """The due rows of the queues that no other transaction holds, in (run_at, id) order."""
+def _found(session: Session, queues: Sequence[str], limit: int) -> tuple[list[Job], bool]:
+    """The due rows of the queues that no other transaction holds, in (run_at, id) order; whether any lease lapsed."""
     found: list[Job] = []
     store, now, transaction = session.store, session.now, session.transaction
-    in_order = len(queues) == 1
+    any_lapsed = False
     for queue in queues:
         waiting = store.waiting.get(queue)
         if waiting is not None:
             found += waiting.take(now, limit, transaction)
         running = store.running.get(queue)
-        if running is not None:
-            lapsed = running.take(now, limit, transaction)
+        if running is not None and (lapsed := running.take(now, limit, transaction)):
             found += lapsed
-            in_order = in_order and not lapsed
-    if not in_order:
+            any_lapsed = True
+    if any_lapsed or len(queues) > 1:
         found.sort(key=_order)
         for job in found[limit:]:
             session.hold(job)  # Postgres locks up to `limit` rows of each arm, and takes `limit` of them in all
             store.order(job)
         del found[limit:]
-    return found
+    return found, any_lapsed
 
 
 def _order(job: Job) -> tuple[Any, int]:

@@ -41,22 +41,22 @@ class Due:
         taken: list[Job] = []
         locked: list[tuple[datetime, Job]] = []
         ascending, others = self._ascending, self._others
-        while (ascending or others) and len(taken) < limit:
+        while limit and (ascending or others):
             from_others = others and (not ascending or others[0] < ascending[0])
             entry = others[0] if from_others else ascending[0]
             instant, _, job = entry
-            outdated = job.entry is not entry
-            if instant > now and not outdated:
-                break
+            if job.entry is entry:
+                if instant > now:
+                    break
+                if job.writer is None or job.writer is transaction:
+                    taken.append(job)
+                    limit -= 1
+                else:
+                    locked.append((instant, job))
             if from_others:
                 heappop(others)
             else:
                 ascending.popleft()
-            if not outdated:
-                if job.writer is None or job.writer is transaction:
-                    taken.append(job)
-                else:
-                    locked.append((instant, job))
         for instant, job in locked:
             self.put(instant, job)
         return taken

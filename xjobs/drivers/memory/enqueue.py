@@ -50,7 +50,7 @@ def enqueue(
         live_key = (name, tenant or "", key)
         standing = _standing(session, job_id, is_named, live_key, made)
         if standing is None:
-            made[live_key] = _row(session.now, *row)
+            made[live_key] = Job(session.now, live_key, *row)
         elif made.get(live_key) is standing:
             answers.append((position, None, None))
         else:
@@ -77,25 +77,29 @@ def enqueue_one(
     enqueued_by: str | None,
 ) -> list[tuple[Any, ...]]:
     """Twin of SQL_ENQUEUE_ONE."""
-    if _standing(session, id, False, (name, tenant_id or "", idempotency_key), {}) is not None:
+    live_key = name, tenant_id or "", idempotency_key
+    store = session.store
+    if (live_key in store.live or store.freeing or id.int in store.jobs) and (
+        _standing(session, id, False, live_key, {}) is not None
+    ):
         return []
-    session.insert(
-        _row(
-            session.now,
-            id,
-            name,
-            queue,
-            input,
-            idempotency_key,
-            run_id,
-            max_attempts,
-            run_at,
-            delay,
-            tenant_id,
-            traceparent,
-            enqueued_by,
-        )
+    job = Job(
+        session.now,
+        live_key,
+        id,
+        name,
+        queue,
+        input,
+        idempotency_key,
+        run_id,
+        max_attempts,
+        run_at,
+        delay,
+        tenant_id,
+        traceparent,
+        enqueued_by,
     )
+    session.insert(job)
     return [(id,)]
 
 
@@ -118,37 +122,3 @@ def _standing(session: Session, job_id: UUID, named: bool, live_key: LiveKey, ma
         # Last, as on Postgres: only a row that no key keeps out comes to the primary key.
         session.wait_for_key(known, f"the id {job_id}")
     return sibling
-
-
-def _row(
-    now: datetime,
-    job_id: UUID,
-    name: str,
-    queue: str,
-    input_json: str,
-    idempotency_key: str,
-    run_id: UUID,
-    max_attempts: int,
-    run_at: datetime | None,
-    delay: timedelta | None,
-    tenant_id: str | None,
-    traceparent: str | None,
-    enqueued_by: str | None,
-) -> Job:
-    job = Job()
-    job.id = job_id
-    job.name = name
-    job.queue = queue
-    job.input = input_json
-    job.idempotency_key = idempotency_key
-    job.run_id = run_id
-    job.max_attempts = max_attempts
-    job.run_at = due_at = run_at if run_at is not None else now if delay is None else now + delay
-    job.state = "delayed" if due_at > now else "ready"
-    job.tenant_id = tenant_id
-    job.traceparent = traceparent
-    job.enqueued_by = enqueued_by
-    job.created_at = job.updated_at = now
-    job.attempt = job.claims = 0
-    job.visible_at = job.claimed_by = job.last_error = job.last_error_stack = job.progress = None
-    return job

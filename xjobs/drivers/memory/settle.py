@@ -21,21 +21,23 @@ def ack(
 ) -> list[tuple[Any, ...]]:
     """Twin of SQL_ACK."""
     held = held_claims(session, ids, worker_id, claims, durations_ms)
-    counters = session.counters({job.name for job, _ in held}) if counted else {}
+    counters = session.counters([job.name for job, _ in held]) if counted else {}
+    now, in_transaction, answers = session.now, session.transaction is not None, []
     for job, duration_ms in held:
-        if session.transaction is not None:
+        if in_transaction:
             session.keep(job)
         job.state = "done"
         job.visible_at = job.claimed_by = job.entry = None
-        job.updated_at = session.now
+        job.updated_at = now
         session.free_key(job)
         if counted:
             counter = counters[job.name]
-            if session.transaction is not None:
+            if in_transaction:
                 session.keep(counter)
             counter.done += 1
             counter.duration_ms += duration_ms
-    return [(job.id,) for job, _ in held]
+        answers.append((job.id,))
+    return answers
 
 
 def nack(

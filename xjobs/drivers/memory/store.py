@@ -24,7 +24,7 @@ from xjobs.states import LIVE, WAITING
 LiveKey = tuple[str, str, str]
 
 MINUTE_MS = 60_000
-_NO_TIME, _MINUTE = timedelta(0), timedelta(minutes=1)
+_MINUTE = timedelta(minutes=1)
 _NO_MINUTE = datetime.min.replace(tzinfo=UTC)
 GONE = "gone"
 """The state of a row object that is in no table any more."""
@@ -51,19 +51,21 @@ class Row:
         self.changed = self.gone = False
 
 
-class Scheduled(Row):
-    """A row that has a place in the order of what is due.
+class Indexed(Row):
+    """A row with what the indexes keep of it.
 
     Attributes:
-        entry: that place; None while it has none.
+        entry: its place in the order of what is due; None while it has none.
+        live_key: the columns of the unique index over live rows.
     """
 
-    __slots__ = ("entry",)
+    __slots__ = ("entry", "live_key")
 
     entry: Entry | None
+    live_key: LiveKey
 
 
-class Job(Scheduled):
+class Job(Indexed):
     """A row of x_jobs. `input` and `progress` are JSON text."""
 
     __slots__ = (
@@ -112,14 +114,46 @@ class Job(Scheduled):
     progress: str | None
     claims: int
 
+    def __init__(
+        self,
+        now: datetime,
+        live_key: LiveKey,
+        id: UUID,  # noqa: A002 - the column's name
+        name: str,
+        queue: str,
+        input: str,  # noqa: A002
+        idempotency_key: str,
+        run_id: UUID,
+        max_attempts: int,
+        run_at: datetime | None,
+        delay: timedelta | None,
+        tenant_id: str | None,
+        traceparent: str | None,
+        enqueued_by: str | None,
+    ) -> None:
+        # Not by Row.__init__: one call less for each job.
+        self.writer = self.before = None
+        self.changed = self.gone = False
+        self.live_key = live_key
+        self.id = id
+        self.name = name
+        self.queue = queue
+        self.input = input
+        self.idempotency_key = idempotency_key
+        self.run_id = run_id
+        self.max_attempts = max_attempts
+        self.run_at = due_at = run_at if run_at is not None else now if delay is None else now + delay
+        self.state = "delayed" if due_at > now else "ready"
+        self.tenant_id = tenant_id
+        self.traceparent = traceparent
+        self.enqueued_by = enqueued_by
+        self.created_at = self.updated_at = now
+        self.attempt = self.claims = 0
+        self.visible_at = self.claimed_by = self.last_error = self.last_error_stack = self.progress = None
+
     def __lt__(self, other: Job) -> bool:
         """Order the entries of two rows that had one id, one after the other: either way will do."""
         return False
-
-    @property
-    def live_key(self) -> LiveKey:
-        """The columns of the unique index over live rows."""
-        return self.name, self.tenant_id or "", self.idempotency_key
 
 
 class Counter(Row):
@@ -216,7 +250,7 @@ class Store:
             self.events: dict[str, dict[UUID, Any]] = {}
             # The jobs of each run; made when first asked for, since most queues never do.
             self.runs: dict[UUID, list[Job]] | None = None
-            self._minute = _NO_MINUTE
+            self._minute = self._minute_end = _NO_MINUTE
             self.slots: dict[SlotKey, Slot] = {}
             self.workers: dict[str, Worker] = {}
 
@@ -248,14 +282,14 @@ class Store:
 
     def minute(self, now: datetime) -> datetime:
         """The start of the minute of an instant."""
-        start = self._minute
-        if not _NO_TIME <= now - start < _MINUTE:
-            self._minute = start = now.replace(second=0, microsecond=0)
-        return start
+        if not self._minute <= now < self._minute_end:
+            self._minute = now.replace(second=0, microsecond=0)
+            self._minute_end = self._minute + _MINUTE
+        return self._minute
 
 
 class Session:
-    """What a statement works with: the tables as its transaction sees them, and one present instant."""
+    """What a statement works with: the tables as its transaction sees them, and one present instant, `now`."""
 
     __slots__ = ("now", "store", "transaction")
 
@@ -309,7 +343,7 @@ class Session:
             store.runs.setdefault(job.run_id, []).append(job)
         store.live[job.live_key] = job
         store.waiting[job.queue].put(job.run_at, job)
-        if self.store.listeners and job.run_at <= self.now + _SOON:
+        if store.listeners and job.run_at <= self.now + _SOON:
             self.notify("x_jobs_wake", job.queue)
 
     def delete(self, job: Job) -> None:
@@ -441,7 +475,7 @@ class Session:
         minute, counters = self.store.minute(self.now), self.store.counters
         found: dict[str, Counter] = {}
         missing: list[CounterKey] = []
-        for job in sorted(jobs) if len(jobs) > 1 else jobs:
+        for job in sorted(set(jobs)) if len(jobs) > 1 else jobs:
             key = job, MINUTE_MS, minute
             standing = counters.get(key)
             if standing is None:
