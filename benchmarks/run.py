@@ -168,7 +168,7 @@ def drain_all(queue: xjobs.Queue, count: int) -> None:
         random=Random(0),
         worker_id="bench",
         queues={"default"},
-        running={},
+        running=[],
     )
     report = run_sync(drain.drain(queue.driver, setup, budget=count))
     assert len(report.runs) == count

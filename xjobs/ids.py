@@ -52,15 +52,33 @@ class _Generator:
         number = self._number()
         return _uuid(number), _uuid(number ^ 1)
 
+    def pairs(self, count: int) -> list[tuple[UUID, UUID]]:
+        return [(_uuid(number), _uuid(number ^ 1)) for number in self._numbers(count)]
+
     def _number(self) -> int:
         with self._lock:
-            # Milliseconds in the high bits, then 1/4096 of a millisecond each.
-            now = (self._epoch + _monotonic_ns()) * 512 // 125_000
-            if now <= self._last:
-                now = self._last + 1
-            self._last = now
+            now = self._tick()
             noise = self._random(62)
-        return ((now >> 12) << 16 | 0x7000 | now & 0xFFF) << 64 | 0x2 << 62 | noise
+        return _numbered(now, noise)
+
+    def _numbers(self, count: int) -> list[int]:
+        with self._lock:
+            first = self._tick()
+            self._last = first + count - 1
+            noise = [self._random(62) for _ in range(count)]
+        return [_numbered(tick, each) for tick, each in enumerate(noise, first)]
+
+    def _tick(self) -> int:
+        # Milliseconds in the high bits, then 1/4096 of a millisecond each.
+        now = (self._epoch + _monotonic_ns()) * 512 // 125_000
+        if now <= self._last:
+            now = self._last + 1
+        self._last = now
+        return now
+
+
+def _numbered(tick: int, noise: int) -> int:
+    return ((tick >> 12) << 16 | 0x7000 | tick & 0xFFF) << 64 | 0x2 << 62 | noise
 
 
 def _uuid(number: int) -> UUID:
@@ -80,6 +98,9 @@ new_id = _generator.next
 
 new_pair = _generator.pair
 """Make an id for a job and one for its run, in one step: they differ in the last of their random bits."""
+
+new_pairs = _generator.pairs
+"""Make so many of those pairs."""
 
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 

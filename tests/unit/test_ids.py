@@ -16,7 +16,7 @@ import time_machine
 
 import xjobs
 from pytest_xjobs.clock import Clock
-from xjobs.ids import check_id, new_id
+from xjobs.ids import check_id, new_id, new_pair, new_pairs
 
 
 def made_at(value: UUID) -> datetime:
@@ -37,17 +37,24 @@ def test_ids_sort_in_the_order_in_which_they_were_made() -> None:
     assert [str(value) for value in values] == sorted(map(str, values))
 
 
+def test_pairs_sort_among_single_ids_and_differ_in_their_last_bit() -> None:
+    values = [new_id(), *(job_id for job_id, _ in new_pairs(5_000)), new_pair()[0], new_id()]
+    assert values == sorted(set(values))
+    assert all(job_id.int ^ run_id.int == 1 for job_id, run_id in [*new_pairs(3), new_pair()])
+    assert new_pairs(0) == []
+
+
 def test_ids_of_many_threads_are_distinct_and_rise_in_each() -> None:
     start = threading.Barrier(8)
 
     def make(_: int) -> list[UUID]:
         start.wait()
-        return [new_id() for _ in range(5_000)]
+        return [each for n in range(100) for each in (new_id(), *(job_id for job_id, _ in new_pairs(n % 100)))]
 
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(make, range(8)))
     assert all(values == sorted(values) for values in made)
-    assert len({value for values in made for value in values}) == 40_000
+    assert len({value for values in made for value in values}) == sum(map(len, made)) == 8 * (100 + 99 * 50)
 
 
 def test_the_random_part_is_random() -> None:

@@ -67,11 +67,30 @@ _ELEMENTS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
 }
 """By the name in the cast: the type's name in psycopg, and the encoder of one element."""
 
+_RAW: dict[str, Callable[[Any], bytes]] = {
+    "text": str.encode,
+    "uuid": lambda element: element.int.to_bytes(16, "big"),
+}
+"""Encoders of an element without its size, of the types that long lists are of."""
+
+
+def _joined(raw: Callable[[Any], bytes], elements: Sequence[Any]) -> bytes:
+    """All elements with their sizes; as keys and ids, they are mostly of one size."""
+    data = list(map(raw, elements))
+    sizes = set(map(len, data))
+    if len(sizes) == 1:
+        size = _LENGTH.pack(sizes.pop())
+        return size + size.join(data)
+    pack = _LENGTH.pack
+    return b"".join([part for each in data for part in (pack(len(each)), each)])
+
+
 _KINDS: dict[str, type[Array]] = {name: type(f"Array_{name}", (Array,), {}) for name in _ELEMENTS}
 
 
 def _dumper(name: str) -> type[Dumper]:
     type_name, encode = _ELEMENTS[name]
+    raw = _RAW.get(name)
     info = postgres.types[type_name]
 
     def dump(_self: Dumper, elements: Sequence[Any]) -> Buffer:
@@ -84,7 +103,10 @@ def _dumper(name: str) -> type[Dumper]:
             body = (_NULL if nulls else encode(first)) * len(elements)
         else:
             nulls = None in elements
-            body = b"".join([_NULL if element is None else encode(element) for element in elements])
+            if nulls:
+                body = b"".join([_NULL if element is None else encode(element) for element in elements])
+            else:
+                body = _joined(raw, elements) if raw is not None else b"".join(map(encode, elements))
         return _HEADER.pack(1, nulls, info.oid, len(elements), 1) + body
 
     return type(f"{name}_dumper", (Dumper,), {"format": pq.Format.BINARY, "oid": info.array_oid, "dump": dump})

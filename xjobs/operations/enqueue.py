@@ -10,7 +10,7 @@ from uuid import UUID
 from xjobs import points, sql, tracing
 from xjobs.drivers.base import Driver
 from xjobs.errors import DriverUnavailable, Invariant, JobDuplicate
-from xjobs.ids import new_pair
+from xjobs.ids import new_pair, new_pairs
 from xjobs.jobs import Call
 from xjobs.records import Enqueued
 
@@ -21,23 +21,23 @@ enqueuing_job: ContextVar[UUID | None] = ContextVar("xjobs_enqueuing_job", defau
 # be taken by another one that is not visible yet. With a broken index every try ends so.
 _TRIES = 10
 
-Columns = dict[str, Any]
+Columns = dict[str, list[Any]]
 
-_ARRAYS = {
-    "ids": "id",
-    "names": "name",
-    "queues": "queue",
-    "inputs": "input",
-    "idempotency_keys": "idempotency_key",
-    "run_ids": "run_id",
+_PLURALS = {
+    "id": "ids",
+    "name": "names",
+    "queue": "queues",
+    "input": "inputs",
+    "idempotency_key": "idempotency_keys",
+    "run_id": "run_ids",
     "max_attempts": "max_attempts",
-    "run_ats": "run_at",
-    "delays": "delay",
-    "tenant_ids": "tenant_id",
-    "traceparents": "traceparent",
-    "enqueued_bys": "enqueued_by",
+    "run_at": "run_ats",
+    "delay": "delays",
+    "tenant_id": "tenant_ids",
+    "traceparent": "traceparents",
+    "enqueued_by": "enqueued_bys",
 }
-"""The columns of a row, by what they are called in statements over many."""
+"""What the columns of a row are called in statements over many."""
 
 
 async def enqueue(driver: Driver, call: Call) -> Enqueued:
@@ -51,7 +51,7 @@ async def enqueue(driver: Driver, call: Call) -> Enqueued:
     if call.options.id is None and await driver.run(sql.SQL_ENQUEUE_ONE, **row):
         made = Enqueued(row["id"], row["run_id"], False)
     else:
-        (made,) = await _put(driver, [call], [row])
+        (made,) = await _put(driver, [call], _as_many(row, named=call.options.id is not None))
     if "enqueued" in points.heard:
         await _announce([call], [made])
     if made.deduped and call.options.on_conflict == "error" and made.id != call.options.id:
@@ -85,20 +85,20 @@ async def enqueue_many(driver: Driver, calls: Sequence[Call]) -> list[Enqueued]:
             )
     if not calls:
         return []
-    answers = await _put(driver, calls, [_row(call) for call in calls])
+    answers = await _put(driver, calls, _rows(calls))
     if "enqueued" in points.heard:
         await _announce(calls, answers)
     return answers
 
 
-async def _put(driver: Driver, calls: Sequence[Call], rows: Sequence[Columns]) -> list[Enqueued]:
+async def _put(driver: Driver, calls: Sequence[Call], rows: Columns) -> list[Enqueued]:
     """Insert the rows, or find what stands in their place; again for those of which neither was to be seen."""
-    answers = await _insert(driver, calls, rows)
+    answers = await _insert(driver, rows)
     missing = [position for position, answer in enumerate(answers) if answer.id is None]
     for _ in range(_TRIES - 1):
         if not missing:
             break
-        again = await _insert(driver, [calls[at] for at in missing], [rows[at] for at in missing])
+        again = await _insert(driver, {name: [values[at] for at in missing] for name, values in rows.items()})
         for position, answer in zip(missing, again, strict=True):
             answers[position] = answer
         missing = [position for position in missing if answers[position].id is None]
@@ -110,26 +110,21 @@ async def _put(driver: Driver, calls: Sequence[Call], rows: Sequence[Columns]) -
     return answers
 
 
-async def _insert(driver: Driver, calls: Sequence[Call], rows: Sequence[Columns]) -> list[Enqueued]:
+async def _insert(driver: Driver, rows: Columns) -> list[Enqueued]:
     """Insert the rows; those that were not are answered by what holds their id or key, or None."""
-    columns = {array: [row[column] for row in rows] for array, column in _ARRAYS.items()}
-    named = [call.options.id is not None for call in calls]
-    standing = await driver.run(sql.SQL_ENQUEUE, named=named, **columns)
-    answers = [Enqueued(row["id"], row["run_id"], False) for row in rows]
+    standing = await driver.run(sql.SQL_ENQUEUE, **rows)
+    answers = [Enqueued(job_id, run_id, False) for job_id, run_id in zip(rows["ids"], rows["run_ids"], strict=True)]
     if standing:
+        tenants = [tenant or "" for tenant in rows["tenant_ids"]]
+        keys = list(zip(rows["names"], tenants, rows["idempotency_keys"], strict=True))
         places = {position - 1 for position, _, _ in standing}
-        made = {_live_key(rows[at]): answer for at, answer in enumerate(answers) if at not in places}
+        made = {keys[at]: answer for at, answer in enumerate(answers) if at not in places}
         for position, job_id, run_id in standing:
-            row = rows[int(position) - 1]
+            at = position - 1
             # A job of the same list has taken the key, unless the row with the given id was there before.
-            sibling = None if job_id == row["id"] else made.get(_live_key(row))
-            found = Enqueued(job_id, run_id, True) if sibling is None else sibling._replace(deduped=True)
-            answers[position - 1] = found
+            sibling = None if job_id == rows["ids"][at] else made.get(keys[at])
+            answers[at] = Enqueued(job_id, run_id, True) if sibling is None else sibling._replace(deduped=True)
     return answers
-
-
-def _live_key(row: Columns) -> tuple[str, str, str]:
-    return row["name"], row["tenant_id"] or "", row["idempotency_key"]
 
 
 async def _announce(calls: Sequence[Call], answers: Sequence[Enqueued]) -> None:
@@ -137,7 +132,8 @@ async def _announce(calls: Sequence[Call], answers: Sequence[Enqueued]) -> None:
         await points.reach("enqueued", call=call, answer=answer, parent=enqueuing_job.get())
 
 
-def _row(call: Call) -> Columns:
+def _row(call: Call) -> dict[str, Any]:
+    """The columns of one job, as `SQL_ENQUEUE_ONE` takes them."""
     job, _, _, options = call
     job_id, run_id = new_pair()
     if options.id is not None:
@@ -156,3 +152,33 @@ def _row(call: Call) -> Columns:
         "traceparent": options.traceparent or tracing.current(),
         "enqueued_by": options.enqueued_by,
     }
+
+
+def _rows(calls: Sequence[Call]) -> Columns:
+    """The columns of many jobs, as `SQL_ENQUEUE` takes them: a list for each column, which is quicker than a row for
+    each job.
+    """
+    jobs, options = [call.job for call in calls], [call.options for call in calls]
+    pairs = new_pairs(len(calls))
+    ids = [given.id or job_id for given, (job_id, _) in zip(options, pairs, strict=True)]
+    traceparent = tracing.current()
+    return {
+        "ids": ids,
+        "named": [given.id is not None for given in options],
+        "names": [job.name for job in jobs],
+        "queues": [given.queue or job.queue for given, job in zip(options, jobs, strict=True)],
+        "inputs": [call.input_json for call in calls],
+        "idempotency_keys": [call.job.key_of(call, job_id) for call, job_id in zip(calls, ids, strict=True)],
+        "run_ids": [given.run_id or run_id for given, (_, run_id) in zip(options, pairs, strict=True)],
+        "max_attempts": [job.retry.attempts for job in jobs],
+        "run_ats": [given.run_at for given in options],
+        "delays": [given.delay for given in options],
+        "tenant_ids": [call.job.tenant_of(call) for call in calls],
+        "traceparents": [given.traceparent or traceparent for given in options],
+        "enqueued_bys": [given.enqueued_by for given in options],
+    }
+
+
+def _as_many(row: dict[str, Any], *, named: bool) -> Columns:
+    """One row as `SQL_ENQUEUE` takes it."""
+    return {"named": [named], **{_PLURALS[column]: [value] for column, value in row.items()}}
