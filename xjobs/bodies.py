@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from xjobs.errors import Error
 from xjobs.signals import RunSignal
@@ -19,8 +19,26 @@ async def cancellable(body: Awaitable[R], signal: RunSignal) -> R:
     The cancellation is of the body and not of the caller: this task is no longer being cancelled once it has left it.
     """
     __tracebackhide__ = True
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a coroutine that runs on a loop has one
+    left = cancel_when_stopped(task, signal)
+    try:
+        return await body
+    finally:
+        left()
+
+
+def cancel_when_stopped(task: asyncio.Task[Any], signal: RunSignal, since: float = 0.0) -> Callable[[], None]:
+    """Have a task of the running loop cancelled when the signal stops, or at the deadline that it carries.
+
+    Args:
+        task: what is cancelled.
+        signal: the signal.
+        since: seconds for which the attempt has gone on.
+
+    Answers what is to be called in the task when it has left what had to be cancelled.
+    """
+    loop = asyncio.get_running_loop()
     over = cancelled = False
 
     def cancel() -> None:
@@ -33,14 +51,16 @@ async def cancellable(body: Awaitable[R], signal: RunSignal) -> R:
         loop.call_soon_threadsafe(cancel)
 
     timeout = signal.timeout
-    timer = None if timeout is None else loop.call_later(timeout.total_seconds(), signal.expire)
+    timer = None if timeout is None else loop.call_later(timeout.total_seconds() - since, signal.expire)
     forget = signal.listen(stop)
-    try:
-        return await body
-    finally:
+
+    def left() -> None:
+        nonlocal over
         over = True
         forget()
         if timer is not None:
             timer.cancel()
         if cancelled:
             task.uncancel()
+
+    return left

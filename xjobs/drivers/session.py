@@ -13,7 +13,7 @@ import msgspec
 import psycopg
 from psycopg import AsyncRawCursor, RawCursor, errors as pg, postgres, pq
 from psycopg.abc import Buffer
-from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.adapt import AdaptersMap, Dumper, Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 from psycopg.types.array import register_all_arrays
@@ -59,6 +59,15 @@ class _Interval(Dumper):
         return arrays.interval(obj)
 
 
+class _Jsonb(Loader):
+    """psycopg's loader by half the time: `input` is what reading a claim costs most."""
+
+    format = pq.Format.BINARY
+
+    def load(self, data: Buffer) -> Any:
+        return msgspec.json.decode(data[1:])  # behind the format's version, which has been 1 ever since
+
+
 @cache
 def adapters() -> AdaptersMap:
     """How our cursors convert values, whatever the app has registered on its connections or for all of psycopg."""
@@ -68,6 +77,7 @@ def adapters() -> AdaptersMap:
     own.register_dumper(timedelta, _Interval)
     arrays.register(own)
     set_json_loads(msgspec.json.decode, own)
+    own.register_loader("jsonb", _Jsonb)
     return own
 
 

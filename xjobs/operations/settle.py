@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from xjobs import sql
-from xjobs.drivers.base import Driver
+from xjobs.drivers.base import Driver, Row
 from xjobs.limits import ZERO, check_duration
 from xjobs.records import ClaimedJob
 from xjobs.states import nack_state
@@ -54,19 +54,24 @@ async def ack(driver: Driver, acks: Sequence[Ack], *, worker_id: str, counted: b
 
     `counted=False` leaves the counters alone, for a row that was moved elsewhere and not completed.
     """
-    if not acks:
-        return set()
     if len(acks) > 1:
         acks = _each_once(acks)
-    rows = await driver.run(
+    return {row[0] for row in await acked(driver, acks, worker_id=worker_id, counted=counted)}
+
+
+async def acked(driver: Driver, acks: Sequence[Ack], *, worker_id: str, counted: bool = True) -> list[Row]:
+    """`ack` for settles of which no two are of one claim; the rows hold the ids whose settle landed."""
+    if not acks:
+        return []
+    jobs = [ack.job for ack in acks]
+    return await driver.run(
         sql.SQL_ACK,
-        ids=[ack.job.id for ack in acks],
+        ids=[job.id for job in jobs],
         worker_id=worker_id,
-        claims=[ack.job.claims for ack in acks],
+        claims=[job.claims for job in jobs],
         durations_ms=[_milliseconds(ack.duration) for ack in acks],
         counted=counted,
     )
-    return {row[0] for row in rows}
 
 
 async def ack_one(driver: Driver, job: ClaimedJob, duration: timedelta, *, worker_id: str) -> bool:
@@ -119,7 +124,9 @@ def _each_once(settlements: Sequence[S]) -> Sequence[S]:
 
 
 def _milliseconds(duration: timedelta) -> int:
-    return max(0, duration // _MILLISECOND)
+    if duration < _MILLISECOND:  # most of them, and quicker asked than divided
+        return 0
+    return duration // _MILLISECOND
 
 
 def storable(text: str | None, start: int | None = None) -> str | None:

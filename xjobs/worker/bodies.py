@@ -15,24 +15,16 @@ from xjobs import points
 from xjobs.bodies import cancellable
 from xjobs.bridge import run_sync
 from xjobs.drivers.base import Driver
-from xjobs.errors import Error
 from xjobs.jobs import JobHandle
 from xjobs.operations.attempt import Callee, Execution, execute
 from xjobs.signals import RunSignal
 from xjobs.worker import log
+from xjobs.worker.lanes import Lane, Lanes
+from xjobs.worker.left import NOT_OURS, kept, left_by
 from xjobs.worker.runs import Run
 from xjobs.worker.threads import Threads
 
-NOT_OURS = (SystemExit, KeyboardInterrupt, GeneratorExit)
-"""What a body may raise that would mean something else to a worker."""
-
 Ended = Callable[[Run, Execution | None], None]
-
-
-class BodyLeft(Error):
-    """A body that ended by an exception which means something else to a worker, such as SystemExit."""
-
-    code = "X_JOB_BODY_LEFT"
 
 
 class Bodies:
@@ -64,7 +56,7 @@ class Bodies:
         self._random = random
         self._ended = ended
         self._loop = asyncio.get_running_loop()
-        self._running: set[Run] = set()
+        self._lanes = Lanes(self._on_loop)
         self._threads = Threads(worker_id)
         self._finished: deque[tuple[Run, Execution | None]] = deque()
         self._collecting = False
@@ -74,24 +66,19 @@ class Bodies:
         handle = run.handle
         assert handle is not None  # noqa: S101 - admission keeps out what nothing here declares
         if handle.is_async:
-            # Without the loop's create_task, which adds a third to what a task costs.
-            run.task = asyncio.Task(self._on_loop(run, handle), loop=self._loop, name=handle.name)
-            self._running.add(run)
+            self._lanes.start(run)
         else:
             self._threads.start(partial(self._in_thread, run, handle))
 
     async def close(self, within: float) -> list[str]:
         """Cancel the tasks and end the threads that are free; the names of bodies that go on all the same."""
-        tasks = [run.task for run in self._running if run.task is not None]
-        for task in tasks:
-            task.cancel()
-        left = (await asyncio.wait(tasks, timeout=within))[1] if tasks else ()
-        return [task.get_name() for task in left] + self._threads.close(0.0 if left else within)
+        left = await self._lanes.close(within)
+        return left + self._threads.close(0.0 if left else within)
 
     async def call(self, callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:
         """Call an ending hook: an `async def` on the loop, a `def` in a thread."""
         if callee.is_async:
-            return await _await_body(callee, arguments, values, signal)
+            return await kept(cancellable(callee.body(*arguments, **values), signal), signal)
         done: asyncio.Future[Any] = self._loop.create_future()
         self._threads.start(partial(self._into, done, partial(callee.body, *arguments, **values)))
         return await done
@@ -100,11 +87,13 @@ class Bodies:
         try:
             answer = partial(_set_result, done, function())
         except BaseException as error:  # noqa: BLE001 - raised again where the future is awaited
-            answer = partial(_set_error, done, error if isinstance(error, Exception) else _left(error))
+            answer = partial(_set_error, done, error if isinstance(error, Exception) else left_by(error))
         with suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(answer)
 
-    async def _on_loop(self, run: Run, handle: JobHandle[Any, Any, Any]) -> None:
+    async def _on_loop(self, run: Run, lane: Lane) -> None:
+        handle = run.handle
+        assert handle is not None  # noqa: S101 - see start
         execution: Execution | None = None
         try:
             execution = await execute(
@@ -112,7 +101,7 @@ class Bodies:
                 run.job,
                 handle,
                 worker_id=self._worker_id,
-                call=_await_body,
+                call=lane.call,
                 clock=self._clock,
                 random=self._random,
                 signal=run.signal,
@@ -122,8 +111,6 @@ class Bodies:
         except Exception as problem:  # noqa: BLE001 - nothing awaits this task
             log.error("jobs.worker.attempt-failed", cause=problem, job=run.job.id, name=run.job.name)
         finally:
-            run.task = None
-            self._running.discard(run)
             self._ended(run, execution)
 
     def _in_thread(self, run: Run, handle: JobHandle[Any, Any, Any]) -> None:
@@ -166,19 +153,7 @@ async def _call_body(callee: Callee, arguments: tuple[Any, ...], values: dict[st
     try:
         return callee.body(*arguments, **values)
     except NOT_OURS as left:
-        raise _left(left) from left
-
-
-async def _await_body(callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:
-    """Await an `async def` body in this task; it is cancelled when the run has to stop."""
-    try:
-        return await cancellable(callee.body(*arguments, **values), signal)
-    except asyncio.CancelledError as cancelled:
-        if signal.reason is None:
-            raise _left(cancelled) from cancelled
-        raise
-    except NOT_OURS as left:
-        raise _left(left) from left
+        raise left_by(left) from left
 
 
 def _set_result(done: asyncio.Future[Any], result: Any) -> None:
@@ -189,8 +164,3 @@ def _set_result(done: asyncio.Future[Any], result: Any) -> None:
 def _set_error(done: asyncio.Future[Any], error: Exception) -> None:
     if not done.done():
         done.set_exception(error)
-
-
-def _left(error: BaseException) -> BodyLeft:
-    """What an exception that is none of `Exception` counts as: a failure of the attempt, and not the worker's end."""
-    return BodyLeft(f"the body raised {error!r}", "have it return, or raise an Exception")

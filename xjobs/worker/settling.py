@@ -12,7 +12,7 @@ from xjobs import points
 from xjobs.drivers.base import Driver
 from xjobs.errors import DriverUnavailable
 from xjobs.operations.attempt import Execution
-from xjobs.operations.settle import Ack, Nack, ack, nack
+from xjobs.operations.settle import Ack, Nack, acked, nack
 from xjobs.worker import log
 from xjobs.worker.runs import Run
 
@@ -128,18 +128,23 @@ class Settling:
                 await self._settled([Outcome(run, execution, landed=False)])
         return kept
 
-    async def _send(self, batch: Sequence[tuple[Run, Execution]]) -> set[UUID]:
+    async def _send(self, batch: Sequence[tuple[Run, Execution]]) -> set[UUID] | None:
+        """Write a batch; answer the ids whose outcome landed, or None for all."""
         acks = [e.settlement for _, e in batch if type(e.settlement) is Ack]
+        rows = await acked(self._driver, acks, worker_id=self._worker_id)
+        if len(rows) == len(batch):
+            return None
         nacks = [e.settlement for _, e in batch if type(e.settlement) is Nack]
-        landed = await ack(self._driver, acks, worker_id=self._worker_id)
-        return landed | await nack(self._driver, nacks, worker_id=self._worker_id)
+        return {row[0] for row in rows} | await nack(self._driver, nacks, worker_id=self._worker_id)
 
-    async def _tell(self, batch: Sequence[tuple[Run, Execution]], landed: set[UUID]) -> None:
-        outcomes = [Outcome(run, execution, run.job.id in landed) for run, execution in batch]
-        for run, execution, did in outcomes:
-            if not did and execution.outcome != "cancelled":
-                log.warning("jobs.settle.unowned", job=run.job.id, name=run.job.name, outcome=execution.outcome)
-            if "after_settle" in points.heard:
+    async def _tell(self, batch: Sequence[tuple[Run, Execution]], landed: set[UUID] | None) -> None:
+        outcomes = [Outcome(run, execution, landed is None or run.job.id in landed) for run, execution in batch]
+        if landed is not None:
+            for run, execution, did in outcomes:
+                if not did and execution.outcome != "cancelled":
+                    log.warning("jobs.settle.unowned", job=run.job.id, name=run.job.name, outcome=execution.outcome)
+        if "after_settle" in points.heard:
+            for run, execution, did in outcomes:
                 with suppress(points.Crash):
                     await points.reach("after_settle", job=run.job, outcome=execution.outcome, landed=did)
         await self._settled(outcomes)
