@@ -9,6 +9,7 @@ import time
 import psycopg
 
 import xjobs
+from xjobs.cli.worker import spare_collector
 from xjobs.worker import Worker
 
 
@@ -31,6 +32,7 @@ BODIES = {"async": async_noop, "def": def_noop, "stamp": stamp}
 async def main(dsn: str, body: str, slots: int) -> None:
     worker = Worker.connect(dsn, queues=[body], concurrency=slots)
     psycopg.connect(dsn).close()
+    spare_collector()  # as `xjobs worker` does
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     await worker.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -175,3 +176,36 @@ def test_it_says_what_it_serves_and_reports_a_queue_that_nothing_declares_once(a
     assert "queue typo, 8 slots: no declared job" in text
     assert text.count("jobs.worker.queue-unregistered queue=typo") == 1
     assert "jobs.worker.stopped" in text
+
+
+@pytest.mark.parametrize(("own", "seen"), [("", [True, 5_000]), ("import gc; gc.set_threshold(900)", [False, 900])])
+def test_the_collector_is_spared_unless_the_app_has_settled_it(
+    app: Path, database_dsn: str, own: str, seen: list[object]
+) -> None:
+    (app / "gcapp.py").write_text(
+        f"""
+import gc, json, os, signal, xjobs
+{own}
+
+@xjobs.job(key=xjobs.NO_KEY)
+async def tell() -> None:
+    print("collector", json.dumps([gc.get_freeze_count() > 0, gc.get_threshold()[0]]), flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    )
+    _install(database_dsn)
+    with psycopg.connect(database_dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into x_jobs (id, name, queue, input, idempotency_key, run_id)"
+            " values (gen_random_uuid(), 'tell', 'default', '{}', gen_random_uuid()::text, gen_random_uuid())"
+        )
+    ran = subprocess.run(
+        [sys.executable, "-m", "xjobs.cli", "worker", "--app", "gcapp", "--dsn", database_dsn],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert f"collector {json.dumps(seen)}" in ran.stdout, ran.stderr
+    assert ran.returncode == 0
