@@ -66,6 +66,25 @@ async def test_bodies_of_both_colours_run_and_a_def_body_has_a_thread(
     assert store.jobs()[0].attempt == 1
 
 
+async def test_many_slots_are_filled_by_more_than_one_claim_and_all_of_them_are(
+    connections: FaultyConnections, store: xjobs.Queue
+) -> None:
+    release, running = asyncio.Event(), 0
+
+    @job(key=NO_KEY)
+    async def waits() -> None:
+        nonlocal running
+        running += 1
+        await release.wait()
+
+    store.enqueue_many([waits.call() for _ in range(250)])
+    async with serving(connections, concurrency=220):
+        await until("every slot to be taken", lambda: running == 220)
+        assert connections.sent.count("SQL_CLAIM") == 2
+        release.set()
+        await until("the rest to run", lambda: running == 250)
+
+
 async def test_a_long_job_keeps_neither_other_slots_nor_other_queues_waiting(
     connections: FaultyConnections, store: xjobs.Queue
 ) -> None:

@@ -42,6 +42,9 @@ the margin their claims are handed back."""
 LAG_TICK, LAG_TOLD = 1.0, 0.2
 """Seconds between looks at whether the event loop is late, and the lateness that is logged."""
 
+SHARED = 100
+"""The slots of a queue from which on one claim fills half of them, and not all."""
+
 MAX_BACKLOG = 2_000
 """The most outcomes that may wait to be written before nothing more is claimed."""
 
@@ -284,8 +287,12 @@ class _Parts:
         if not free:
             return []
         if self.held.bodies == 0:
-            return [(list(free), min(free.values()))]
-        return [([queue], count) for queue, count in free.items()]
+            return [(list(free), min(self._share(queue, count) for queue, count in free.items()))]
+        return [([queue], self._share(queue, count)) for queue, count in free.items()]
+
+    def _share(self, queue: str, free: int) -> int:
+        """How many of so many free slots one claim is to fill: while its jobs run, the next one is under way."""
+        return min(free, max(SHARED, self.settings.queues[queue] // 2))
 
     async def _pass(self, asks: Sequence[tuple[list[str], int]]) -> bool:
         """Claim and start; whether there may be more to claim at once."""
