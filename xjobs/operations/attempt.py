@@ -67,7 +67,6 @@ class Execution(NamedTuple):
 
     settlement: Ack | Nack
     outcome: str
-    started_at: datetime
     error: BaseException | None = None
     interrupt: BaseException | None = None
     stop_reason: str | None = None
@@ -102,7 +101,7 @@ async def execute(
     if handle.timeout is not None:
         signal.expire_after(handle.timeout, clock)
     surroundings = _surroundings(driver, job, handle, worker_id, clock, signal) if handle.takes_context else None
-    started_at, began = clock(), timer()
+    began = timer()
     token = enqueuing_job.set(job.id)
     error: BaseException | None = None
     result, values = None, None
@@ -132,13 +131,13 @@ async def execute(
         await surroundings.progress.flush()
         ran = tuple(surroundings.log.ran)
         suspension = suspension or surroundings.log.suspension
-    duration = timedelta(0, max(0.0, timer() - began))
+    duration = timedelta(0, timer() - began)
     reason = signal.reason
     if error is None and suspension is None and reason is None and not_awaited is None:
-        return Execution(Ack(job, duration), "completed", started_at, None, None, None, result, values, ran)
+        return Execution(Ack(job, duration), "completed", None, None, None, result, values, ran)
     ended = _Attempt(job, handle, random, reason).ended(error or not_awaited, suspension)
     settlement = ended.settlement._replace(duration=duration)
-    return ended._replace(settlement=settlement, started_at=started_at, result=result, values=values, steps=ran)
+    return ended._replace(settlement=settlement, result=result, values=values, steps=ran)
 
 
 async def settle(driver: Driver, execution: Execution, *, worker_id: str) -> bool:
@@ -169,19 +168,19 @@ class _Attempt(NamedTuple):
         if isinstance(reason, JobTimeout):
             return self._failed(_because(reason, error))
         if isinstance(reason, JobCancelled):
-            return _execution(Nack(self.job, counted=False), "cancelled", reason)
+            return Execution(Nack(self.job, counted=False), "cancelled", reason)
         if error is None and suspension is None:
-            return _execution(Ack(self.job), "completed")  # also while a worker ends: the work is done
+            return Execution(Ack(self.job), "completed")  # also while a worker ends: the work is done
         if reason is not None:
             given_back = Nack(self.job, error=describe(reason), counted=False)
-            return _execution(given_back, "interrupted", _because(reason, error))
+            return Execution(given_back, "interrupted", _because(reason, error))
         if suspension is not None:
             parked = Nack(self.job, delay=suspension.remaining, counted=False, park=True)
-            return _execution(parked, "suspended")
+            return Execution(parked, "suspended")
         assert error is not None  # noqa: S101 - the cases above
         if not isinstance(error, Exception):
             settlement = Nack(self.job, error=describe(error), counted=False)
-            return _execution(settlement, "interrupted", error)._replace(interrupt=error)
+            return Execution(settlement, "interrupted", error)._replace(interrupt=error)
         return self._failed(error)
 
     def _failed(self, error: BaseException) -> Execution:
@@ -191,11 +190,11 @@ class _Attempt(NamedTuple):
         nack = Nack(job, error=text, stack="".join(traceback.format_exception(error)))
         if decided.stop_reason is None:
             nack = nack._replace(delay=decided.delay, counted=decided.counted)
-            return _execution(nack, "retried" if decided.counted else "rate-limited", error)
+            return Execution(nack, "retried" if decided.counted else "rate-limited", error)
         if retry.dead_letter:
-            execution = _execution(nack._replace(dead_letter=True), "dead-lettered", error)
+            execution = Execution(nack._replace(dead_letter=True), "dead-lettered", error)
         else:
-            execution = _execution(nack._replace(fail=True), "dropped", error)
+            execution = Execution(nack._replace(fail=True), "dropped", error)
         return execution._replace(stop_reason=decided.stop_reason)
 
 
@@ -208,10 +207,6 @@ def describe(error: BaseException) -> str:
         text = f"<its text raised {type(problem).__name__}>"
     code = f" [{error.code}]" if isinstance(error, Error) else ""
     return f"{name}{code}: {text}" if text else f"{name}{code}"
-
-
-def _execution(settlement: Ack | Nack, outcome: str, error: BaseException | None = None) -> Execution:
-    return Execution(settlement, outcome, settlement.job.created_at, error)
 
 
 def _because(reason: Error, error: BaseException | None) -> Error:

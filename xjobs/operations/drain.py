@@ -156,6 +156,7 @@ class _Drain:
             if entry.error is not None:
                 call = raising(entry.error)
             slot = entry.slot
+        started_at = setup.clock()
         running = job, RunSignal()
         setup.running.append(running)
         try:
@@ -173,13 +174,12 @@ class _Drain:
             if slot is not None:
                 await release(self.driver, [slot])
         except points.Crash as crash:
-            ended = Execution(Ack(job), "crashed", setup.clock(), steps=crash.steps)
-            self._note_run(job, handle, "crashed", ended)
+            self._note_run(job, handle, "crashed", Execution(Ack(job), "crashed", steps=crash.steps), started_at)
             return
         finally:
             setup.running.remove(running)
         outcome = execution.outcome if landed or execution.outcome == "cancelled" else "unowned"
-        self._note_run(job, handle, outcome, execution)
+        self._note_run(job, handle, outcome, execution, started_at)
         if handle.ending_hook is not None and landed:
             failed = await announce(job, handle, execution, call=setup.call)
         else:
@@ -189,14 +189,16 @@ class _Drain:
         if failed is not None:
             self._raise_hook(failed)
 
-    def _note_run(self, job: ClaimedJob, handle: JobHandle[Any, Any, Any], outcome: str, ended: Execution) -> None:
+    def _note_run(
+        self, job: ClaimedJob, handle: JobHandle[Any, Any, Any], outcome: str, ended: Execution, started_at: datetime
+    ) -> None:
         run = Run(
             handle,
             job.name,
             job.id,
             job.attempt,
             outcome,
-            ended.started_at,
+            started_at,
             ended.error,
             self.parents.get(job.id) if self.parents else None,
             ended.steps,
@@ -212,8 +214,8 @@ class _Drain:
         if isinstance(back, Shed):
             self.shed += 1
         elif landed:
-            refused = Execution(back.settlement, "refused", self.setup.clock(), back.error, values=back.values)
-            self._note_run(job, handle, "refused", refused)
+            refused = Execution(back.settlement, "refused", back.error, values=back.values)
+            self._note_run(job, handle, "refused", refused, self.setup.clock())
             self._raise_hook(await announce(job, handle, refused, call=self.setup.call))
 
     def _raise_from(self, job: ClaimedJob, execution: Execution) -> None:

@@ -111,7 +111,7 @@ class Admission:
             case Refused(settlement, error, values):
                 self._abandon(run)
                 log.info("jobs.attempt.refused", job=run.job.id, name=run.job.name, code=error.code)
-                self._turn_away(run, Execution(settlement, "refused", self._clock(), error, values=values))
+                self._turn_away(run, Execution(settlement, "refused", error, values=values))
             case KeyFailed(error):
                 self._abandon(run)
                 self._turn_away(run, await self._failed(run, error))
@@ -135,7 +135,7 @@ class Admission:
             run.place = None
 
     def _away(self, run: Run, settlement: Nack, outcome: str) -> None:
-        self._turn_away(run, Execution(settlement, outcome, self._clock()))
+        self._turn_away(run, Execution(settlement, outcome))
 
     async def _failed(self, run: Run, error: Exception) -> Execution:
         """The attempt of a run whose body was kept from running by an error."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from xjobs.jobs import JobHandle
@@ -51,18 +51,19 @@ class Held:
         self._runs: set[Run] = set()
         self._busy = dict.fromkeys(slots, 0)
 
-    def add(self, run: Run) -> None:
-        """Take up a claim, whose body occupies a slot of its queue from now on."""
-        self._runs.add(run)
-        self._busy[run.job.queue] += 1
+    def add(self, runs: Sequence[Run]) -> None:
+        """Take up claims, whose bodies occupy slots of their queues from now on."""
+        self._runs.update(runs)
+        for run in runs:
+            self._busy[run.job.queue] += 1
 
     def body_ended(self, run: Run) -> None:
         """Free the slot of a run whose body has ended; the claim is held on until it is settled."""
         self._busy[run.job.queue] -= 1
 
-    def remove(self, run: Run) -> None:
-        """Let go of a claim."""
-        self._runs.discard(run)
+    def remove(self, runs: Iterable[Run]) -> None:
+        """Let go of claims."""
+        self._runs.difference_update(runs)
 
     def snapshot(self) -> list[Run]:
         """The runs at this moment; safe in any thread, since the copy is made in one step of the interpreter."""

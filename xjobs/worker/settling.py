@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 from uuid import UUID
 
 from xjobs import points
@@ -26,15 +25,9 @@ RETRY = 0.1
 """Seconds until outcomes are written again that met a store which did not answer."""
 
 
-class Outcome(NamedTuple):
-    """A run whose outcome was written, or could not be: then `landed` is False."""
+Outcome = tuple[Run, Execution]
 
-    run: Run
-    execution: Execution
-    landed: bool
-
-
-Settled = Callable[[Sequence[Outcome]], Awaitable[None]]
+Settled = Callable[[Sequence[Outcome], set[UUID] | None], Awaitable[None]]
 
 
 class Settling:
@@ -44,7 +37,7 @@ class Settling:
         driver: for the settles.
         worker_id: the fence.
         busy: answers whether bodies run whose outcomes are worth waiting for.
-        settled: awaited with the outcomes of each batch.
+        settled: awaited with the outcomes of each batch and the ids of those that landed, or None when all did.
     """
 
     def __init__(self, driver: Driver, worker_id: str, busy: Callable[[], bool], settled: Settled) -> None:
@@ -52,7 +45,7 @@ class Settling:
         self._worker_id = worker_id
         self._busy = busy
         self._settled = settled
-        self._ended: list[tuple[Run, Execution]] = []
+        self._ended: list[Outcome] = []
         self._wake = asyncio.Event()
         self._closing = False
 
@@ -86,7 +79,7 @@ class Settling:
         self._closing = True
         self._wake.set()
 
-    async def _write(self, batch: list[tuple[Run, Execution]]) -> None:
+    async def _write(self, batch: list[Outcome]) -> None:
         while batch := await self._standing(batch):
             if "before_settle" in points.heard:
                 batch = await self._reach(batch)
@@ -108,7 +101,7 @@ class Settling:
                 await self._tell(batch, landed)
                 return
 
-    async def _standing(self, batch: list[tuple[Run, Execution]]) -> list[tuple[Run, Execution]]:
+    async def _standing(self, batch: list[Outcome]) -> list[Outcome]:
         """The batch without the outcomes of claims that are gone, which are told as not landed."""
         gone = [one for one in batch if one[0].gone]
         if not gone:
@@ -116,7 +109,7 @@ class Settling:
         await self._tell(gone, set())
         return [one for one in batch if not one[0].gone]
 
-    async def _reach(self, batch: list[tuple[Run, Execution]]) -> list[tuple[Run, Execution]]:
+    async def _reach(self, batch: list[Outcome]) -> list[Outcome]:
         """Tell the listeners; the batch without those with which a test has this process die."""
         kept = []
         for run, execution in batch:
@@ -125,10 +118,10 @@ class Settling:
                 kept.append((run, execution))
             except points.Crash:
                 run.gone = True
-                await self._settled([Outcome(run, execution, landed=False)])
+                await self._settled([(run, execution)], set())
         return kept
 
-    async def _send(self, batch: Sequence[tuple[Run, Execution]]) -> set[UUID] | None:
+    async def _send(self, batch: Sequence[Outcome]) -> set[UUID] | None:
         """Write a batch; answer the ids whose outcome landed, or None for all."""
         acks = [e.settlement for _, e in batch if type(e.settlement) is Ack]
         rows = await acked(self._driver, acks, worker_id=self._worker_id)
@@ -137,14 +130,14 @@ class Settling:
         nacks = [e.settlement for _, e in batch if type(e.settlement) is Nack]
         return {row[0] for row in rows} | await nack(self._driver, nacks, worker_id=self._worker_id)
 
-    async def _tell(self, batch: Sequence[tuple[Run, Execution]], landed: set[UUID] | None) -> None:
-        outcomes = [Outcome(run, execution, landed is None or run.job.id in landed) for run, execution in batch]
+    async def _tell(self, batch: Sequence[Outcome], landed: set[UUID] | None) -> None:
         if landed is not None:
-            for run, execution, did in outcomes:
-                if not did and execution.outcome != "cancelled":
+            for run, execution in batch:
+                if run.job.id not in landed and execution.outcome != "cancelled":
                     log.warning("jobs.settle.unowned", job=run.job.id, name=run.job.name, outcome=execution.outcome)
         if "after_settle" in points.heard:
-            for run, execution, did in outcomes:
+            for run, execution in batch:
+                did = landed is None or run.job.id in landed
                 with suppress(points.Crash):
                     await points.reach("after_settle", job=run.job, outcome=execution.outcome, landed=did)
-        await self._settled(outcomes)
+        await self._settled(batch, landed)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Literal, Self
+from uuid import UUID
 
 from xjobs import in_use, points, registry
 from xjobs.clocks import process_time
@@ -18,7 +19,7 @@ from xjobs.operations.attempt import Execution, describe
 from xjobs.operations.claim import Claimed, give_back, take
 from xjobs.operations.endings import announce, announce_buried
 from xjobs.operations.events import wake_waits
-from xjobs.operations.settle import Nack
+from xjobs.operations.settle import Ack, Nack
 from xjobs.operations.slots import release
 from xjobs.queue import AsyncQueue, Drivers, Queue
 from xjobs.worker import log
@@ -334,8 +335,7 @@ class _Parts:
     async def _begin(self, claimed: Claimed, asked: float) -> None:
         until = asked + self.settings.lease.total_seconds()
         runs = [Run(job, registry.find(job.name), until) for job in claimed.jobs]
-        for run in runs:
-            self.held.add(run)
+        self.held.add(runs)
         for job in claimed.buried:
             log.error("jobs.claim.exhausted", job=job.id, name=job.name, queue=job.queue, state=job.state)
             handle = registry.find(job.name)
@@ -377,24 +377,28 @@ class _Parts:
         if run.place is not None:
             run.place.release()
         if execution is None:
-            self.held.remove(run)  # its lease lapses
+            self.held.remove([run])  # its lease lapses
             self._look_whether_empty()
         else:
             self.settling.put(run, execution)
         if run.job.queue in self.short:
             self.pace.kick()
 
-    async def _settled(self, outcomes: Sequence[Outcome]) -> None:
-        for run, execution, landed in outcomes:
-            self.held.remove(run)
-            if not landed:
+    async def _settled(self, outcomes: Sequence[Outcome], landed: set[UUID] | None) -> None:
+        self.held.remove([run for run, _ in outcomes])
+        for run, execution in outcomes:
+            settlement, handle = execution.settlement, run.handle
+            hooked = handle is not None and handle.ending_hook is not None
+            if type(settlement) is Ack and not hooked:
                 continue
-            if isinstance(execution.settlement, Nack):
-                self._note_due(execution.settlement)
+            if landed is not None and run.job.id not in landed:
+                continue
+            if isinstance(settlement, Nack):
+                self._note_due(settlement)
                 _tell_attempt(run, execution)
-            if run.handle is not None and run.handle.ending_hook is not None:
-                self._in_background(announce(run.job, run.handle, execution, call=self.bodies.call))
-        slots = [run.slot for run, _, _ in outcomes if run.slot is not None]
+            if handle is not None and hooked:
+                self._in_background(announce(run.job, handle, execution, call=self.bodies.call))
+        slots = [run.slot for run, _ in outcomes if run.slot is not None]
         if slots:
             try:
                 await release(self.connections.settles, slots)
