@@ -30,6 +30,10 @@ from xjobs.clocks import process_time
 from xjobs.drivers.postgres import PostgresDriver
 from xjobs.operations import drain
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bare import BareQueue
+
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "autovacuum": "on"}
 BATCH = 100
 BULK = 1_000
@@ -175,18 +179,35 @@ def drain_all(queue: xjobs.Queue, count: int) -> None:
 
 
 def memory(quick: bool) -> None:
-    print("\n| in memory, enqueue and drain | jobs a second | us a job, CPU |\n|---|---|---|")
+    print(
+        "\n| in memory, enqueue and drain | jobs a second | us a job, CPU | bare loop | ratio |\n|---|---|---|---|---|"
+    )
     for count in (1_000, 10_000) if quick else (1_000, 10_000, 100_000):
-        rates, costs = [], []
-        for _ in range(3):
-            queue = xjobs.Queue.connect("memory://")
-            began, cpu = time.perf_counter(), time.process_time()
-            for n in range(count):
-                queue.enqueue(noop.call(n))
-            drain_all(queue, count)
-            rates.append(count / (time.perf_counter() - began))
-            costs.append((time.process_time() - cpu) / count * 1e6)
-        print(f"| {count:,} | {statistics.median(rates):,.0f} | {statistics.median(costs):.1f} |", flush=True)
+        rounds = [(_cost(_ours, count), _cost(_bare, count)) for _ in range(max(3, 30_000 // count))]
+        ours, bare = (statistics.median(costs) for costs in zip(*rounds, strict=True))
+        ratio = statistics.median(bare / ours for ours, bare in rounds)
+        print(f"| {count:,} | {1e6 / ours:,.0f} | {ours:.1f} | {bare:.1f} | {ratio:.2f} |", flush=True)
+
+
+def _cost(work: Callable[[int], object], count: int) -> float:
+    """Microseconds of processor time a job."""
+    began = time.process_time()
+    work(count)
+    return (time.process_time() - began) / count * 1e6
+
+
+def _ours(count: int) -> None:
+    queue = xjobs.Queue.connect("memory://")
+    for n in range(count):
+        queue.enqueue(noop.call(n))
+    drain_all(queue, count)
+
+
+def _bare(count: int) -> None:
+    queue = BareQueue()
+    for n in range(count):
+        queue.enqueue("noop", n=n)
+    queue.drain({"noop": noop})
 
 
 SUITE = """
