@@ -61,6 +61,7 @@ class Codec:
         self._positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values())
         self._positions = inspect.Signature(list(parameters.values()))
         self._in_jsonb_order = tuple(_in_jsonb_order(dict.fromkeys(parameters)))
+        self._same_order = self._in_jsonb_order == self._names
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The call's arguments by parameter name, in order, defaults filled in.
@@ -69,7 +70,7 @@ class Codec:
             InputInvalid: an argument is missing, unknown or given twice.
         """
         names = self._names
-        if not args and len(kwargs) == len(names) and all(map(kwargs.__contains__, names)):
+        if not args and kwargs.keys() == self.parameters.keys():
             return kwargs
         if not kwargs and len(args) == len(names) == self._positional:
             return dict(zip(names, args, strict=True))
@@ -84,13 +85,17 @@ class Codec:
         bound.apply_defaults()
         return bound.arguments
 
-    def encode(self, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    def encode(self, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Lower bound arguments to JSON text; answer it with the values that the body will receive.
 
         Raises:
             InputInvalid: a value is not strict JSON or does not fit its annotation; `path` names it.
         """
-        ordered = {name: values[name] for name in self._in_jsonb_order if name in values}
+        ordered: dict[str, Any]
+        if (*values,) == self._in_jsonb_order:
+            ordered = values
+        else:
+            ordered = {name: values[name] for name in self._in_jsonb_order if name in values}
         if all(map(_is_plain, ordered.values())):
             return self._json.encode(ordered).decode(), self.decode(ordered)
         lowering = _Lowering(watches_keys=self._has_fields)
@@ -110,7 +115,7 @@ class Codec:
             InputInvalid: the row's input does not fit the body as it is now declared; `path` names the place.
         """
         if type(stored) is dict and [*map(type, stored.values())] == self._kinds and (*stored,) == self._in_jsonb_order:
-            return {name: stored[name] for name in self._names}
+            return stored if self._same_order else {name: stored[name] for name in self._names}
         try:
             record = self._convert(stored, self._record, dec_hook=rebuild_other)
         except self._validation_error as problem:

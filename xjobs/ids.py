@@ -57,28 +57,26 @@ class _Generator:
 
     def _number(self) -> int:
         with self._lock:
-            now = self._tick()
+            tick = self._tick(1)
             noise = self._random(62)
-        return _numbered(now, noise)
+        return ((tick >> 12) << 16 | 0x7000 | tick & 0xFFF) << 64 | 0x2 << 62 | noise
 
     def _numbers(self, count: int) -> list[int]:
         with self._lock:
-            first = self._tick()
-            self._last = first + count - 1
+            first = self._tick(count)
             noise = [self._random(62) for _ in range(count)]
-        return [_numbered(tick, each) for tick, each in enumerate(noise, first)]
+        return [
+            ((tick >> 12) << 16 | 0x7000 | tick & 0xFFF) << 64 | 0x2 << 62 | each
+            for tick, each in enumerate(noise, first)
+        ]
 
-    def _tick(self) -> int:
-        # Milliseconds in the high bits, then 1/4096 of a millisecond each.
-        now = (self._epoch + _monotonic_ns()) * 512 // 125_000
-        if now <= self._last:
-            now = self._last + 1
-        self._last = now
-        return now
-
-
-def _numbered(tick: int, noise: int) -> int:
-    return ((tick >> 12) << 16 | 0x7000 | tick & 0xFFF) << 64 | 0x2 << 62 | noise
+    def _tick(self, count: int) -> int:
+        """The first of so many ticks of their own: milliseconds in the high bits, then 1/4096 of one each."""
+        first = (self._epoch + _monotonic_ns()) * 512 // 125_000
+        if first <= self._last:
+            first = self._last + 1
+        self._last = first + count - 1
+        return first
 
 
 def _uuid(number: int) -> UUID:
@@ -101,6 +99,13 @@ new_pair = _generator.pair
 
 new_pairs = _generator.pairs
 """Make so many of those pairs."""
+
+
+def text_of(value: UUID) -> str:
+    """`str(value)`, in two thirds of the time."""
+    digits = value.int.to_bytes(16, "big").hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
 
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 

@@ -30,7 +30,7 @@ from xjobs.codec import Codec
 from xjobs.concurrency import Limit, as_limit, check_limit_key, slot_key
 from xjobs.context import AsyncContext, Context
 from xjobs.errors import DeclarationInvalid, IdempotencyRequired, Invariant, TenantRequired
-from xjobs.ids import check_id
+from xjobs.ids import check_id, text_of
 from xjobs.limits import check_duration, check_instant, check_text
 from xjobs.records import Ending, Enqueued
 from xjobs.retry import Retry, as_retry
@@ -278,7 +278,7 @@ class JobHandle(Generic[F, P, R_co]):
         """The idempotency key of a call: the one given, or what the declared rule makes of the input."""
         if call.options.key is not None:
             return call.options.key
-        return str(job_id) if self._key is None else self._key(call.values)
+        return text_of(job_id) if self._key is None else self._key(call.values)
 
     def tenant_of(self, call: Call) -> str | None:
         """The tenant of a call, or None."""

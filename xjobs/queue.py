@@ -83,7 +83,10 @@ class _Queue:
         Raises:
             DriverUnavailable: its source has none of that colour.
         """
-        driver = self.source.driver(self._colour)
+        source = self._own
+        if self._from_app and in_use.test_source is not None:
+            source = in_use.test_source
+        driver = source.driver(self._colour)
         if driver is None:
             raise in_use.wrong_colour(self._colour)
         return driver

@@ -13,10 +13,11 @@ from uuid import RFC_4122, UUID
 import freezegun
 import pytest
 import time_machine
+from hypothesis import given, strategies as st
 
 import xjobs
 from pytest_xjobs.clock import Clock
-from xjobs.ids import check_id, new_id, new_pair, new_pairs
+from xjobs.ids import check_id, new_id, new_pair, new_pairs, text_of
 
 
 def made_at(value: UUID) -> datetime:
@@ -42,6 +43,11 @@ def test_pairs_sort_among_single_ids_and_differ_in_their_last_bit() -> None:
     assert values == sorted(set(values))
     assert all(job_id.int ^ run_id.int == 1 for job_id, run_id in [*new_pairs(3), new_pair()])
     assert new_pairs(0) == []
+
+
+@given(st.uuids() | st.integers(0, 99).map(lambda number: UUID(int=number)))
+def test_the_text_of_an_id_is_the_canonical_one(value: UUID) -> None:
+    assert text_of(value) == str(value)
 
 
 def test_ids_of_many_threads_are_distinct_and_rise_in_each() -> None:

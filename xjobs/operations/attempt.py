@@ -15,12 +15,16 @@ from xjobs.context import AsyncContext, Context
 from xjobs.drivers.base import Driver
 from xjobs.errors import Error, JobCancelled, JobTimeout
 from xjobs.jobs import JobHandle
+from xjobs.limits import ZERO
 from xjobs.operations.enqueue import enqueuing_job
 from xjobs.operations.progress import Progress
 from xjobs.operations.settle import Ack, Nack, ack_one, nack
 from xjobs.operations.steps import StepLog, Suspended
 from xjobs.records import ClaimedJob
 from xjobs.signals import RunSignal
+
+SHORTEST = 0.001
+"""Seconds from which on a body's duration is told; counters have it in whole milliseconds."""
 
 
 class Callee(Protocol):
@@ -131,7 +135,8 @@ async def execute(
         await surroundings.progress.flush()
         ran = tuple(surroundings.log.ran)
         suspension = suspension or surroundings.log.suspension
-    duration = timedelta(0, timer() - began)
+    took = timer() - began
+    duration = timedelta(0, took) if took >= SHORTEST else ZERO
     reason = signal.reason
     if error is None and suspension is None and reason is None and not_awaited is None:
         return Execution(Ack(job, duration), "completed", None, None, None, result, values, ran)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any, Literal
 from uuid import UUID
@@ -19,7 +20,7 @@ from xjobs.jobs import JobHandle
 from xjobs.limits import check_count, check_duration, check_instant, check_queues
 from xjobs.operations.admit import Refused, Shed, enter, raising
 from xjobs.operations.attempt import BodyCaller, Execution, execute, settle
-from xjobs.operations.claim import take
+from xjobs.operations.claim import LEASE, take
 from xjobs.operations.endings import announce, announce_buried
 from xjobs.operations.events import wake_waits
 from xjobs.operations.inspect import job as find_job, waiting
@@ -33,6 +34,9 @@ BUDGET = 1_000
 
 MAX_ADVANCE = timedelta(days=366)
 """How far a drain moves the clock in all."""
+
+_run = partial(tuple.__new__, Run)
+"""Makes a Run, in half the time."""
 
 _ANCESTORS = 5
 _NOT_DUE_SHOWN = 5
@@ -79,7 +83,8 @@ class _Drain:
     jumps: list[Jump] = field(default_factory=list)
     buried: list[ClaimedJob] = field(default_factory=list)
     parents: dict[UUID, UUID] = field(default_factory=dict)
-    known: tuple[int, frozenset[str]] = (0, frozenset())
+    declared: frozenset[str] = frozenset()
+    count: int = -1
     asked: list[str] = field(default_factory=list)
     shed: int = 0
 
@@ -156,7 +161,7 @@ class _Drain:
             if entry.error is not None:
                 call = raising(entry.error)
             slot = entry.slot
-        started_at = setup.clock()
+        started_at = (job.visible_at or setup.clock() + LEASE) - LEASE  # the instant of the claim
         running = job, RunSignal()
         setup.running.append(running)
         try:
@@ -192,17 +197,20 @@ class _Drain:
     def _note_run(
         self, job: ClaimedJob, handle: JobHandle[Any, Any, Any], outcome: str, ended: Execution, started_at: datetime
     ) -> None:
-        run = Run(
-            handle,
-            job.name,
-            job.id,
-            job.attempt,
-            outcome,
-            started_at,
-            ended.error,
-            self.parents.get(job.id) if self.parents else None,
-            ended.steps,
-            ended.stop_reason,
+        parent = self.parents.get(job.id) if self.parents else None
+        run = _run(
+            (
+                handle,
+                job.name,
+                job.id,
+                job.attempt,
+                outcome,
+                started_at,
+                ended.error,
+                parent,
+                ended.steps,
+                ended.stop_reason,
+            )
         )
         self.runs.append(run)
         self.setup.history.append(run)
@@ -242,9 +250,10 @@ class _Drain:
 
     def _asked(self) -> list[str]:
         """The queues to claim from; the list is the same one while they are."""
-        known = len(self.setup.queues), registry.queues()
-        if known != self.known:
-            self.known, self.asked = known, check_queues(self.setup.queues | known[1])
+        declared, count = registry.queues(), len(self.setup.queues)
+        if declared is not self.declared or count != self.count:
+            self.declared, self.count = declared, count
+            self.asked = check_queues(self.setup.queues | declared)
         return self.asked
 
     def _found_queues(self, left: Iterable[Waiting]) -> bool:

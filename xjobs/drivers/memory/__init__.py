@@ -101,20 +101,23 @@ class MemoryDriver:
         if self._before is not None:
             self._before()
         store, session = self.store, self._session
+        if store.followed:
+            for look in tuple(store.followed):
+                look()
         with store.lock:
-            if store.followed:
-                for look in tuple(store.followed):
-                    look()
             session.now = store.clock()
-            transaction = session.transaction
-            if transaction is None:
-                return TWINS[statement.name](session, **parameters)
-            transaction.check()
-            try:
-                return TWINS[statement.name](session, **parameters)
-            except BaseException:
-                transaction.failed = True
-                raise
+            if session.transaction is not None:
+                return self._inside(session.transaction, statement, parameters)
+            return TWINS[statement.name](session, **parameters)
+
+    def _inside(self, transaction: Transaction, statement: Statement, parameters: dict[str, Any]) -> list[Row]:
+        """Run the twin inside a transaction, which takes no more statements when it fails."""
+        transaction.check()
+        try:
+            return TWINS[statement.name](self._session, **parameters)
+        except BaseException:
+            transaction.failed = True
+            raise
 
     async def run_script(self, text: str) -> None:
         """Do nothing: there is no schema to install."""

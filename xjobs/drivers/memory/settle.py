@@ -22,14 +22,18 @@ def ack(
     """Twin of SQL_ACK."""
     held = held_claims(session, ids, worker_id, claims, durations_ms)
     counters = session.counters([job.name for job, _ in held]) if counted else {}
-    now, in_transaction, answers = session.now, session.transaction is not None, []
+    now, in_transaction, live = session.now, session.transaction is not None, session.store.live
+    answers = []
     for job, duration_ms in held:
         if in_transaction:
             session.keep(job)
         job.state = "done"
         job.visible_at = job.claimed_by = job.entry = None
         job.updated_at = now
-        session.free_key(job)
+        if in_transaction:
+            session.free_key(job)
+        elif live.get(job.live_key) is job:
+            del live[job.live_key]
         if counted:
             counter = counters[job.name]
             if in_transaction:

@@ -224,7 +224,7 @@ class Store:
 
     def __init__(self, clock: Callable[[], datetime] = process_time) -> None:
         self.clock = clock
-        self.lock = threading.RLock()
+        self.lock = threading.Lock()
         # Asked before each statement: whether a transaction elsewhere, which a transaction here follows, has ended.
         self.followed: list[Callable[[], None]] = []
         # Told channel and payload of what pg_notify would send, once it is committed.
