@@ -115,10 +115,10 @@ def test_a_second_signal_stops_at_once(workers: Fleet, queue: xjobs.Queue, contr
 def test_a_body_that_blocks_for_longer_than_the_lease_keeps_it(
     workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any], job: Any
 ) -> None:
-    worker = workers.start("--lease", "0.6").started()
-    made = queue.enqueue(job.call(n=1, seconds=2.5))
+    worker = workers.start("--lease", "1.5").started()
+    made = queue.enqueue(job.call(n=1, seconds=4.0))
     until("the job to run", lambda: states(control)["running"])
-    other = workers.start("--lease", "0.6").started()
+    other = workers.start("--lease", "1.5").started()
     done(control, 1)
     row = queue.job(made.id)
     assert row is not None
