@@ -11,7 +11,6 @@ import contextvars
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from operator import is_
 from typing import Any
 
 from xjobs.bodies import cancel_when_stopped
@@ -57,13 +56,13 @@ class Lane:
         lanes, task = self._lanes, self.task
         # Comes when this task first suspends, or has ended.
         lanes.loop.call_soon(self._overtake)
-        before = contextvars.copy_context()
+        before = list(contextvars.copy_context().items())
         until = time.monotonic() + SLICE
         while lanes.waiting and not self.overtaken:
             run = lanes.waiting.popleft()
             task.set_name(run.job.name)
             await lanes.attempt(run, self)
-            if task.cancelling() or time.monotonic() > until or not _same(before, contextvars.copy_context()):
+            if task.cancelling() or time.monotonic() > until or not _unchanged(before):
                 return
 
     def _overtake(self) -> None:
@@ -119,8 +118,7 @@ class Lanes:
         return [task.get_name() for task in left]
 
 
-def _same(one: contextvars.Context, other: contextvars.Context) -> bool:
-    """Whether two contexts hold the same values of the same variables; none is asked whether it equals another."""
-    return len(one) == len(other) and (
-        not one or (all(map(is_, one.keys(), other.keys())) and all(map(is_, one.values(), other.values())))
-    )
+def _unchanged(before: list[tuple[contextvars.ContextVar[Any], Any]]) -> bool:
+    """Whether the context holds what it held; no value is asked whether it equals another."""
+    now = contextvars.copy_context()
+    return len(now) == len(before) and all(now.get(variable, before) is value for variable, value in before)
