@@ -28,13 +28,8 @@ async def cancellable(body: Awaitable[R], signal: RunSignal) -> R:
         left()
 
 
-def cancel_when_stopped(task: asyncio.Task[Any], signal: RunSignal, since: float = 0.0) -> Callable[[], None]:
+def cancel_when_stopped(task: asyncio.Task[Any], signal: RunSignal) -> Callable[[], None]:
     """Have a task of the running loop cancelled when the signal stops, or at the deadline that it carries.
-
-    Args:
-        task: what is cancelled.
-        signal: the signal.
-        since: seconds for which the attempt has gone on.
 
     Answers what is to be called in the task when it has left what had to be cancelled.
     """
@@ -50,8 +45,8 @@ def cancel_when_stopped(task: asyncio.Task[Any], signal: RunSignal, since: float
     def stop(_reason: Error) -> None:
         loop.call_soon_threadsafe(cancel)
 
-    timeout = signal.timeout
-    timer = None if timeout is None else loop.call_later(timeout.total_seconds() - since, signal.expire)
+    left_over = signal.left
+    timer = None if left_over is None else loop.call_later(left_over, signal.expire)
     forget = signal.listen(stop)
 
     def left() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -26,6 +27,7 @@ class RunSignal:
     _clock: Callable[[], datetime] | None = None
     _deadline: datetime | None = None
     _timeout: timedelta | None = None
+    _began = 0.0
 
     @property
     def reason(self) -> Error | None:
@@ -49,11 +51,17 @@ class RunSignal:
     def expire_after(self, timeout: timedelta, clock: Callable[[], datetime]) -> None:
         """Have the signal stop by itself, with JobTimeout, once `clock` has gone on by `timeout` from now."""
         self._timeout, self._deadline, self._clock = timeout, clock() + timeout, clock
+        self._began = time.monotonic()
 
     @property
     def timeout(self) -> timedelta | None:
         """The length of the attempt's deadline, or None."""
         return self._timeout
+
+    @property
+    def left(self) -> float | None:
+        """Seconds of real time until that deadline, for hosts that keep time by a clock of their own; or None."""
+        return None if self._timeout is None else self._timeout.total_seconds() - (time.monotonic() - self._began)
 
     def expire(self) -> None:
         """Stop as at the deadline; for hosts that keep time by a clock of their own."""

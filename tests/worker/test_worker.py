@@ -14,7 +14,7 @@ import pytest
 from serving import FaultyConnections, serving, until
 
 import xjobs
-from xjobs import NO_KEY, Limit, job, registry, sql
+from xjobs import NO_KEY, Limit, job, points, registry, sql
 from xjobs.bridge import run_sync
 from xjobs.errors import DriverUnavailable, Invariant
 from xjobs.worker import Limiter, Rate, Worker, settings
@@ -518,6 +518,46 @@ async def test_a_claim_that_lands_after_the_worker_was_told_to_end_is_handed_bac
     row = store.job(made.id)
     assert row is not None
     assert (row.state, row.attempt, worker.abandoned) == ("ready", 0, 0)
+
+
+async def test_what_comes_too_late_is_handed_back_though_the_store_fails_for_a_while(
+    connections: FaultyConnections, store: xjobs.Queue
+) -> None:
+    @job(key=NO_KEY)
+    async def work() -> None: ...
+
+    failures = iter([True, True])
+
+    def before(name: str) -> None:
+        if name == "SQL_NACK" and next(failures, False):
+            raise DriverUnavailable("down", "wait")
+
+    store.enqueue_many([work.call() for _ in range(3)])
+    worker = Worker(connections, settings(worker_id="w"))
+    connections.before = before
+    connections.after = lambda name: worker.retire() if name == "SQL_CLAIM" else None
+    await asyncio.wait_for(worker.run(), 10)
+    assert [(row.state, row.attempt) for row in store.jobs()] == [("ready", 0)] * 3
+
+
+async def test_a_process_that_dies_at_a_claim_hands_nothing_back_while_it_ends(
+    connections: FaultyConnections, store: xjobs.Queue
+) -> None:
+    @job(key=NO_KEY)
+    async def work() -> None: ...
+
+    made = store.enqueue(work.call())
+    worker = Worker(connections, settings(worker_id="w"))
+
+    def die(_point: str, _facts: dict[str, Any]) -> None:
+        worker.retire()
+        raise points.Crash
+
+    with points.listening(die, "claimed"):
+        await asyncio.wait_for(worker.run(), 10)
+    row = store.job(made.id)
+    assert row is not None
+    assert (row.state, row.attempt) == ("running", 1)
 
 
 async def test_a_late_stop_bounds_a_retirement(connections: FaultyConnections, store: xjobs.Queue) -> None:

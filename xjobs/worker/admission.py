@@ -76,6 +76,11 @@ class Admission:
         if limited:
             await self._take_slots(limited)
 
+    def hand_back(self, runs: Sequence[Run]) -> None:
+        """Turn away all runs of a claim that came too late, with no attempt spent."""
+        for run in runs:
+            self._away(run, Nack(run.job, counted=False), "shed")
+
     def _has_place(self, run: Run, limiter: Limiter) -> bool:
         run.place = limiter.acquire(run.job.queue, run.job.tenant_id)
         return run.place is not None

@@ -12,14 +12,13 @@ from random import Random
 from typing import Any
 
 from xjobs import points
-from xjobs.bodies import cancellable
+from xjobs.bodies import cancel_when_stopped, cancellable
 from xjobs.bridge import run_sync
 from xjobs.drivers.base import Driver
 from xjobs.jobs import JobHandle
 from xjobs.operations.attempt import Callee, Execution, execute
 from xjobs.signals import RunSignal
 from xjobs.worker import log
-from xjobs.worker.lanes import Lane, Lanes
 from xjobs.worker.left import NOT_OURS, kept, left_by
 from xjobs.worker.runs import Run
 from xjobs.worker.threads import Threads
@@ -56,7 +55,10 @@ class Bodies:
         self._random = random
         self._ended = ended
         self._loop = asyncio.get_running_loop()
-        self._lanes = Lanes(self._on_loop)
+        self._running: set[Run] = set()
+        self._entered: dict[RunSignal, asyncio.Task[Any] | None] = {}
+        self._heeding: dict[RunSignal, Callable[[], None]] = {}
+        self._looking = False
         self._threads = Threads(worker_id)
         self._finished: deque[tuple[Run, Execution | None]] = deque()
         self._collecting = False
@@ -66,14 +68,19 @@ class Bodies:
         handle = run.handle
         assert handle is not None  # noqa: S101 - admission keeps out what nothing here declares
         if handle.is_async:
-            self._lanes.start(run)
+            # Without the loop's create_task, which adds a third to what a task costs.
+            run.task = asyncio.Task(self._on_loop(run, handle), loop=self._loop, name=handle.name)
+            self._running.add(run)
         else:
             self._threads.start(partial(self._in_thread, run, handle))
 
     async def close(self, within: float) -> list[str]:
         """Cancel the tasks and end the threads that are free; the names of bodies that go on all the same."""
-        left = await self._lanes.close(within)
-        return left + self._threads.close(0.0 if left else within)
+        tasks = [run.task for run in self._running if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        left = (await asyncio.wait(tasks, timeout=within))[1] if tasks else ()
+        return [task.get_name() for task in left] + self._threads.close(0.0 if left else within)
 
     async def call(self, callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:
         """Call an ending hook: an `async def` on the loop, a `def` in a thread."""
@@ -91,9 +98,34 @@ class Bodies:
         with suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(answer)
 
-    async def _on_loop(self, run: Run, lane: Lane) -> None:
-        handle = run.handle
-        assert handle is not None  # noqa: S101 - see start
+    async def _await_body(
+        self, callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal
+    ) -> Any:
+        """Await an `async def` body in this task; it is cancelled when the run has to stop.
+
+        Most bodies are short, so the cancelling is not set up before the loop goes on and a body is still there: until
+        then nothing could have reached it.
+        """
+        entered = self._entered
+        entered[signal] = asyncio.current_task(self._loop)
+        if not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._look)
+        try:
+            return await kept(callee.body(*arguments, **values), signal)
+        finally:
+            if entered.pop(signal, None) is None:
+                self._heeding.pop(signal)()
+
+    def _look(self) -> None:
+        """Have the bodies cancelled in time that have been entered and not left in this turn of the loop."""
+        self._looking = False
+        for signal, task in self._entered.items():
+            assert task is not None  # noqa: S101 - each attempt is a task
+            self._heeding[signal] = cancel_when_stopped(task, signal)
+        self._entered.clear()
+
+    async def _on_loop(self, run: Run, handle: JobHandle[Any, Any, Any]) -> None:
         execution: Execution | None = None
         try:
             execution = await execute(
@@ -101,7 +133,7 @@ class Bodies:
                 run.job,
                 handle,
                 worker_id=self._worker_id,
-                call=lane.call,
+                call=self._await_body,
                 clock=self._clock,
                 random=self._random,
                 signal=run.signal,
@@ -111,6 +143,8 @@ class Bodies:
         except Exception as problem:  # noqa: BLE001 - nothing awaits this task
             log.error("jobs.worker.attempt-failed", cause=problem, job=run.job.id, name=run.job.name)
         finally:
+            run.task = None
+            self._running.discard(run)
             self._ended(run, execution)
 
     def _in_thread(self, run: Run, handle: JobHandle[Any, Any, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,9 +25,10 @@ class Run:
         place: its place in the limits of this process, if there are any.
         settling: its outcome is on the way to the store, so that a claim that is gone is no loss any more.
         gone: the claim is lost, cancelled or handed back: nothing is renewed and no outcome would land.
+        task: of the attempt of an `async def` body; the event loop's.
     """
 
-    __slots__ = ("gone", "handle", "job", "lease_until", "place", "settling", "signal", "slot")
+    __slots__ = ("gone", "handle", "job", "lease_until", "place", "settling", "signal", "slot", "task")
 
     def __init__(self, job: ClaimedJob, handle: JobHandle[Any, Any, Any] | None, lease_until: float) -> None:
         self.job = job
@@ -36,6 +38,7 @@ class Run:
         self.slot: Slot | None = None
         self.place: Any = None
         self.settling = self.gone = False
+        self.task: asyncio.Task[None] | None = None
 
 
 class Held:

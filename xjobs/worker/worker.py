@@ -310,10 +310,9 @@ class _Parts:
                 self.short = self.short | set(queues)
                 more = True
             found = found or count > 0
-            if self.worker.state == "draining":  # since we asked: it would begin past the point of being told to stop
-                claimed.jobs.clear()
-                await self._give_back_strays()
             await self._begin(claimed, asked)
+            if self.worker.state == "draining":
+                break
         if found:
             self.pace.found_work()
         else:
@@ -341,7 +340,10 @@ class _Parts:
             handle = registry.find(job.name)
             if handle is not None and handle.ending_hook is not None:
                 self._in_background(announce_buried(job, handle, call=self.bodies.call))
-        await self.admission.let_in(runs)
+        if self.worker.state == "draining":  # since we asked: they would begin past the point of being told to stop
+            self.admission.hand_back(runs)
+        else:
+            await self.admission.let_in(runs)
 
     def _event(self, name: str) -> None:
         self.events.add(name)

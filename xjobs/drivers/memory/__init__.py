@@ -101,10 +101,10 @@ class MemoryDriver:
         if self._before is not None:
             self._before()
         store, session = self.store, self._session
-        if store.followed:
-            for look in tuple(store.followed):
-                look()
         with store.lock:
+            if store.followed:
+                for look in tuple(store.followed):
+                    look()
             session.now = store.clock()
             if session.transaction is not None:
                 return self._inside(session.transaction, statement, parameters)

@@ -224,7 +224,8 @@ class Store:
 
     def __init__(self, clock: Callable[[], datetime] = process_time) -> None:
         self.clock = clock
-        self.lock = threading.Lock()
+        # Taken again inside: a look at a followed transaction commits here, and a clock that has moved renews leases.
+        self.lock = threading.RLock()
         # Asked before each statement: whether a transaction elsewhere, which a transaction here follows, has ended.
         self.followed: list[Callable[[], None]] = []
         # Told channel and payload of what pg_notify would send, once it is committed.

@@ -1,4 +1,4 @@
-"""`async def` bodies that share a task: none notices another one, and the event loop gets its turns."""
+"""`async def` bodies on the event loop: none notices another one, and each is cancelled when it has to be."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ async def test_a_body_that_cancels_its_own_task_harms_no_other(
     @job(key=NO_KEY, retry=1)
     async def cancels() -> None:
         asyncio.current_task().cancel()  # type: ignore[union-attr]
+        asyncio.current_task().uncancel()  # type: ignore[union-attr]
 
     @job(key=NO_KEY, retry=1)
     async def works() -> None:
@@ -93,28 +94,41 @@ async def test_a_body_that_cancels_its_own_task_harms_no_other(
     assert cancelling == [0, 0]
 
 
-async def test_many_bodies_that_do_not_suspend_leave_the_event_loop_its_turns(
+async def test_a_body_that_suspends_keeps_no_other_from_starting(
     connections: FaultyConnections, store: xjobs.Queue
 ) -> None:
-    ran: list[int] = []
-    turns: list[int] = []
-
-    def turn() -> None:
-        turns.append(len(ran))
-        if len(ran) < 30 and len(turns) < 100_000:
-            asyncio.get_running_loop().call_soon(turn)
+    """All bodies of a claim begin before any of them goes on."""
+    steps: list[str] = []
 
     @job(key=NO_KEY)
-    async def busy(n: int) -> None:
-        if not ran:
-            asyncio.get_running_loop().call_soon(turn)
-        ran.append(n)
-        until = time.monotonic() + 0.004
-        while time.monotonic() < until:
-            pass
+    async def goes_on(n: int) -> None:
+        steps.append("begun")
+        await asyncio.sleep(0)
+        steps.append("gone on")
 
-    await drained(connections, store, [busy.call(n=n) for n in range(30)])
-    assert len(set(turns)) > 5
+    await drained(connections, store, [goes_on.call(n=n) for n in range(20)])
+    assert steps == ["begun"] * 20 + ["gone on"] * 20
+
+
+async def test_what_a_body_leaves_behind_reaches_no_other(connections: FaultyConnections, store: xjobs.Queue) -> None:
+    """A timer that cancels, and a callback on the task, are of the body that left them."""
+    ended: list[str] = []
+
+    @job(key=NO_KEY, retry=1)
+    async def leaves() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(0.02, task.cancel)
+        task.add_done_callback(lambda _: ended.append("leaves"))
+
+    @job(key=NO_KEY, retry=1)
+    async def victim() -> None:
+        await asyncio.sleep(0.1)
+        ended.append("victim")
+
+    await drained(connections, store, [leaves.call(), victim.call()])
+    assert ended == ["leaves", "victim"]
+    assert [(row.state, row.attempt) for row in store.jobs()] == [("done", 1)] * 2
 
 
 async def test_a_deadline_counts_from_the_start_of_a_body_that_suspends_late(
