@@ -33,6 +33,11 @@ def total(control: psycopg.Connection[Any]) -> int:
     return int(row[0])
 
 
+def begun(worker: WorkerProcess, count: int) -> None:
+    """Wait until so many bodies are under way: a row is `running` a moment before."""
+    until(f"{count} bodies to begin", lambda: worker.text.count("body began") == count)
+
+
 def test_three_of_four_workers_are_killed_again_and_again_and_every_effect_happens_once(
     workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any]
 ) -> None:
@@ -66,7 +71,7 @@ def test_sigterm_lets_jobs_finish_within_the_budget(
     worker = workers.start("--shutdown-timeout", "20", "--concurrency", "6").started()
     queue.enqueue_many([effects.nap.call(n=n, seconds=1.0) for n in range(3)])
     queue.enqueue_many([effects.block.call(n=n, seconds=1.0) for n in range(3)])
-    until("six jobs to run", lambda: states(control)["running"] == 6)
+    begun(worker, 6)
     queue.enqueue_many([effects.nap.call(n=n, seconds=0.0) for n in range(50, 60)])
     began = time.monotonic()
     worker.send(signal.SIGTERM)
@@ -85,7 +90,7 @@ def test_past_the_cut_off_jobs_are_handed_back_uncounted(
 ) -> None:
     worker = workers.start("--shutdown-timeout", "1").started()
     made = queue.enqueue(job.call(n=1, seconds=600.0))
-    until("the job to run", lambda: states(control)["running"])
+    begun(worker, 1)
     began = time.monotonic()
     worker.send(signal.SIGTERM)
     code = worker.wait()
@@ -104,7 +109,7 @@ def test_a_second_signal_stops_at_once(workers: Fleet, queue: xjobs.Queue, contr
     for number in (signal.SIGTERM, signal.SIGINT):
         worker = workers.start().started()
         queue.enqueue(effects.block_loop.call(n=number, seconds=600.0))
-        until("the job to run", lambda number=number: states(control)["running"] == (1 if number == 15 else 2))
+        begun(worker, 1)
         worker.send(signal.SIGTERM)
         worker.wait_for("drain-signalled")
         worker.send(number)
@@ -117,7 +122,7 @@ def test_a_body_that_blocks_for_longer_than_the_lease_keeps_it(
 ) -> None:
     worker = workers.start("--lease", "1.5").started()
     made = queue.enqueue(job.call(n=1, seconds=4.0))
-    until("the job to run", lambda: states(control)["running"])
+    begun(worker, 1)
     other = workers.start("--lease", "1.5").started()
     done(control, 1)
     row = queue.job(made.id)
@@ -133,7 +138,7 @@ def test_a_worker_that_was_stopped_past_its_lease_writes_nothing_more(
 ) -> None:
     stalled = workers.start("--lease", str(LEASE), "--concurrency", "20").started()
     made = queue.enqueue_many([job.call(n=n, seconds=0.3) for job in (effects.nap, effects.block) for n in range(5)])
-    until("ten jobs to run", lambda: states(control)["running"] == len(made))
+    begun(stalled, len(made))
     stalled.send(signal.SIGSTOP)
     workers.start("--lease", str(LEASE), "--concurrency", "20").started()
     done(control, len(made))
@@ -186,9 +191,9 @@ def _slots(control: psycopg.Connection[Any], worker: WorkerProcess | None = None
 def test_a_busy_key_that_says_fail_refuses_and_another_key_runs(
     workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any]
 ) -> None:
-    workers.start().started()
+    worker = workers.start().started()
     first = queue.enqueue(effects.one_each.call(who="ann", seconds=1.0))
-    until("the first to run", lambda: states(control)["running"])
+    begun(worker, 1)
     second = queue.enqueue(effects.one_each.call(who="ann", seconds=0.0))
     third = queue.enqueue(effects.one_each.call(who="bob", seconds=0.0))
     until("all to end", lambda: states(control) == {"done": 2, "failed": 1})

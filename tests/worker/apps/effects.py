@@ -48,18 +48,21 @@ async def acount(key: int) -> None:
 @job(key="{n}", retry=3)
 async def nap(n: int, seconds: float) -> None:
     """Sleep, as a well-behaved body does."""
+    print("body began", flush=True)
     await asyncio.sleep(seconds)
 
 
 @job(key="{n}", retry=3)
 def block(n: int, seconds: float) -> None:
     """Block a thread."""
+    print("body began", flush=True)
     time.sleep(seconds)
 
 
 @job(key="{n}", retry=3)
 async def block_loop(n: int, seconds: float) -> None:
     """Block the event loop."""
+    print("body began", flush=True)
     time.sleep(seconds)
 
 
@@ -80,6 +83,7 @@ def limited(n: int, seconds: float) -> None:
 @job(key=NO_KEY, concurrency_limit=Limit(1, key="{who}", when_busy="fail"))
 def one_each(who: str, seconds: float) -> None:
     """Be refused while another one of the same key runs."""
+    print("body began", flush=True)
     time.sleep(seconds)
 
 
