@@ -97,7 +97,10 @@ class Codec:
         else:
             ordered = {name: values[name] for name in self._in_jsonb_order if name in values}
         if all(map(_is_plain, ordered.values())):
-            return self._json.encode(ordered).decode(), self.decode(ordered)
+            text = self._json.encode(ordered).decode()
+            if self._same_order and ordered is values and [*map(type, values.values())] == self._kinds:
+                return text, values  # as `decode` would
+            return text, self.decode(ordered)
         lowering = _Lowering(watches_keys=self._has_fields)
         lowered = {name: lowering.lower(value, f"input.{name}") for name, value in values.items()}
         rebuilt = self.decode(lowered)

@@ -339,18 +339,19 @@ def apublish(
 
 def enqueue_in_use(call: Call, colour: Colour) -> Coroutine[Any, Any, Enqueued]:
     """Queue a call on the queue in use, for the handles."""
-    return _enqueue_on(in_use.source_for(colour)[1], call, call.options.connection, colour)
-
-
-def _enqueue(queue: Queue | AsyncQueue, call: Call, connection: Any) -> Coroutine[Any, Any, Enqueued]:
-    _check_call(call)
-    return _enqueue_on(queue.driver, call, connection or call.options.connection, queue._colour)  # noqa: SLF001
-
-
-def _enqueue_on(driver: Driver, call: Call, connection: Any, colour: Colour) -> Coroutine[Any, Any, Enqueued]:
+    driver, connection = in_use.source_for(colour)[1], call.options.connection
     if connection is None:
         return ops.enqueue.enqueue(driver, call)
     return _enqueue_joined(driver, call, connection, colour)
+
+
+def _enqueue(queue: Queue | AsyncQueue, call: Call, connection: Any) -> Coroutine[Any, Any, Enqueued]:
+    if type(call) is not Call:
+        _check_call(call)
+    connection = connection or call.options.connection
+    if connection is None:
+        return ops.enqueue.enqueue(queue.driver, call)
+    return _enqueue_joined(queue.driver, call, connection, queue._colour)  # noqa: SLF001 - the same module
 
 
 async def _enqueue_joined(driver: Driver, call: Call, connection: Any, colour: Colour) -> Enqueued:

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -79,6 +80,10 @@ class Execution(NamedTuple):
     steps: tuple[str, ...] = ()
 
 
+_ack, _execution = partial(tuple.__new__, Ack), partial(tuple.__new__, Execution)
+"""Make those records of all their fields, in half the time."""
+
+
 async def execute(
     driver: Driver,
     job: ClaimedJob,
@@ -139,7 +144,7 @@ async def execute(
     duration = timedelta(0, took) if took >= SHORTEST else ZERO
     reason = signal.reason
     if error is None and suspension is None and reason is None and not_awaited is None:
-        return Execution(Ack(job, duration), "completed", None, None, None, result, values, ran)
+        return _execution((_ack((job, duration)), "completed", None, None, None, result, values, ran))
     ended = _Attempt(job, handle, random, reason).ended(error or not_awaited, suspension)
     settlement = ended.settlement._replace(duration=duration)
     return ended._replace(settlement=settlement, result=result, values=values, steps=ran)
