@@ -25,7 +25,7 @@ MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _HEADER = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
-_NULL, _SIXTEEN = _LENGTH.pack(-1), _LENGTH.pack(16)
+_NULL = _LENGTH.pack(-1)
 _CAST = re.compile(r"\$(\d+)::(\w+)\[\]")
 
 
@@ -47,31 +47,26 @@ def interval(value: timedelta) -> bytes:
 _INTERVAL = struct.Struct("!qii")
 
 
-def _text(element: str) -> bytes:
-    data = element.encode()
-    return _LENGTH.pack(len(data)) + data
-
-
 def _sized(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
-
-_ELEMENTS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
-    "bool": ("bool", _fixed("?", bool)),
-    "int": ("int4", _fixed("i", int)),
-    "bigint": ("int8", _fixed("q", int)),
-    "text": ("text", _text),
-    "uuid": ("uuid", lambda element: _SIXTEEN + element.int.to_bytes(16, "big")),
-    "timestamptz": ("timestamptz", _fixed("q", lambda element: (element - _EPOCH) // MICROSECOND)),
-    "interval": ("interval", lambda element: _sized(interval(element))),
-}
-"""By the name in the cast: the type's name in psycopg, and the encoder of one element."""
 
 _RAW: dict[str, Callable[[Any], bytes]] = {
     "text": str.encode,
     "uuid": lambda element: element.int.to_bytes(16, "big"),
 }
 """Encoders of an element without its size, of the types that long lists are of."""
+
+_ELEMENTS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
+    "bool": ("bool", _fixed("?", bool)),
+    "int": ("int4", _fixed("i", int)),
+    "bigint": ("int8", _fixed("q", int)),
+    "text": ("text", lambda element: _sized(_RAW["text"](element))),
+    "uuid": ("uuid", lambda element: _sized(_RAW["uuid"](element))),
+    "timestamptz": ("timestamptz", _fixed("q", lambda element: (element - _EPOCH) // MICROSECOND)),
+    "interval": ("interval", lambda element: _sized(interval(element))),
+}
+"""By the name in the cast: the type's name in psycopg, and the encoder of one element."""
 
 
 def _joined(raw: Callable[[Any], bytes], elements: Sequence[Any]) -> bytes:

@@ -79,6 +79,7 @@ def enqueue_one(
     """Twin of SQL_ENQUEUE_ONE."""
     live_key = name, tenant_id or "", idempotency_key
     store = session.store
+    # Nearly always nothing is in the way, which three look-ups tell.
     if (live_key in store.live or store.freeing or id.int in store.jobs) and (
         _standing(session, id, False, live_key, {}) is not None
     ):
