@@ -430,7 +430,7 @@ select i.relname::text, c.relname::text,
                     || case when x.indoption[k - 1] & 1 = 1 then ' DESC' else '' end
                from generate_series(1, x.indnkeyatts) k order by k),
        pg_get_expr(x.indpred, x.indrelid), x.indisunique, x.indisvalid and x.indisready,
-       pg_get_indexdef(x.indexrelid)
+       regexp_replace(pg_get_indexdef(x.indexrelid), ' WITH [(][^)]*[)]', '')
   from pg_index x
        join pg_class i on i.oid = x.indexrelid
        join pg_class c on c.oid = x.indrelid

@@ -347,6 +347,9 @@ HARMLESS = (
         DEPTH,
         DEPTH.replace(COUNTED, "('dead', 'failed', 'suspended', 'ready', 'running', 'delayed')"),
     ),
+    Mutation("live: fuller pages", "(fillfactor = 50) where", "(fillfactor = 90, deduplicate_items = off) where"),
+    Mutation("live: no word on pages", "with (fillfactor = 50) where", "where"),
+    Mutation("order: emptier pages", "x_jobs (queue, run_at, id)", "x_jobs (queue, run_at, id) with (fillfactor = 70)"),
     Mutation("live: states reordered", LIVE, "('suspended', 'running', 'delayed', 'ready');"),
     Mutation("lease: a list of one", "where state = 'running';", "where state in ('running');"),
     Mutation(

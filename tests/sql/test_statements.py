@@ -202,7 +202,7 @@ def test_a_star_is_found(text: str, found: int) -> None:
 
 def test_the_conflict_target_is_spelled_as_the_live_index() -> None:
     (index,) = re.findall(
-        r"create unique index .+? on x_jobs \((.+)\) where (state in \(.+?\))", xjobs.sql.SQL_JOBS_TABLE
+        r"create unique index .+? on x_jobs \((.+)\) with \(.+?\) where (state in \(.+?\))", xjobs.sql.SQL_JOBS_TABLE
     )
     targets = {
         match.groups()

@@ -27,6 +27,7 @@ __all__ = [
     "name_of",
     "normal_form",
     "spelling",
+    "without_storage",
     "words",
 ]
 
@@ -413,6 +414,19 @@ def _elements(tokens: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
             element.append(token)
     if element:
         yield tuple(element)
+
+
+def without_storage(tokens: Sequence[Token]) -> Sequence[Token]:
+    """A `create index` without its `with (...)`, which says how it is stored and not what it is."""
+    begin = None
+    for at, depth, word in _with_depth(tokens):
+        if begin is not None and depth == 1 and word == ")":
+            return [*tokens[:begin], *tokens[at + 1 :]]
+        if begin is None and depth == 0 and word == "with" and tokens[at + 1 : at + 2] and tokens[at + 1].text == "(":
+            begin = at
+        elif depth == 0 and word == "where":
+            break
+    return tokens
 
 
 def _with_depth(tokens: Sequence[Token]) -> Iterator[tuple[int, int, str]]:

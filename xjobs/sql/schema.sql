@@ -18,10 +18,11 @@ alter table x_jobs add column if not exists enqueued_by text;
 -- the key, since two jobs or two tenants may well derive the same text. The coalesce puts all
 -- rows without a tenant into one namespace, a bare null would never equal another null. The two
 -- older indexes had narrower keys and are dropped, otherwise they would go on refusing what this
--- one allows.
+-- one allows. A claim adds an entry next to the one that is there, so pages are left half empty: full
+-- ones would all be split by the first claims, and the index would end up as large.
 drop index if exists x_jobs_idempotency_live_idx;
 drop index if exists x_jobs_name_idempotency_live_idx;
-create unique index if not exists x_jobs_name_tenant_idempotency_live_idx on x_jobs (name, (coalesce(tenant_id, '')), idempotency_key) where state in ('ready', 'delayed', 'running', 'suspended');
+create unique index if not exists x_jobs_name_tenant_idempotency_live_idx on x_jobs (name, (coalesce(tenant_id, '')), idempotency_key) with (fillfactor = 50) where state in ('ready', 'delayed', 'running', 'suspended');
 
 -- Rows that wait for their time, by queue.
 -- xjobs: ignore index-covered because databases of the original schema have it, and keep it
@@ -95,8 +96,9 @@ create index if not exists x_jobs_finished_idx on x_jobs (updated_at) where stat
 -- are all that it reads.
 create index if not exists x_jobs_depth_idx on x_jobs (queue, state, run_at) where state in ('ready', 'delayed', 'running', 'suspended', 'failed', 'dead');
 
--- Whether another row of a run stands, asked before the steps of the run are deleted.
-create index if not exists x_jobs_run_idx on x_jobs (run_id);
+-- Whether another row of a run stands, asked before the steps of the run are deleted. Half empty
+-- pages, as above: a claim and a settle add an entry each.
+create index if not exists x_jobs_run_idx on x_jobs (run_id) with (fillfactor = 50);
 
 -- Paused queues and schedules. One row per pause and not a mark on every job, so that a pause
 -- takes effect at the next claim however many jobs wait.

@@ -8,10 +8,10 @@ with given as (
     from unnest($1::uuid[], $3::int[], $4::bigint[]) as g(id, claims, duration_ms)
    order by g.id -- the order in which rows are locked
 ), held as (
-  select k.id, k.name, g.duration_ms
+  select k.place, k.name, g.duration_ms
     from given g
    cross join lateral (
-     select j.id, j.name
+     select j.ctid as place, j.name
        from x_jobs j
       where j.id = g.id and (j.state = 'running') is true and j.claimed_by = $2 and j.claims = g.claims
         for update
@@ -19,7 +19,7 @@ with given as (
 ), moved as (
   update x_jobs j
      set state = 'done', visible_at = null, claimed_by = null, updated_at = now()
-   where j.id = any(array(select h.id from held h))
+   where j.ctid = any(array(select h.place from held h)) -- locked, so it is still there
   returning j.id
 ), counted as (
   insert into x_job_counters as c (job, bucket_ms, bucket_start, done, duration_ms)

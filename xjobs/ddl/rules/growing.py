@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from xjobs.ddl.findings import Rule
-from xjobs.ddl.forms import Action, AlterTable, CreateIndex, CreateTable, Drop, normal_form, spelling
+from xjobs.ddl.forms import Action, AlterTable, CreateIndex, CreateTable, Drop, normal_form, spelling, without_storage
 from xjobs.ddl.script import Found, Placed, Script
 
 __all__ = ["RULES"]
@@ -89,7 +89,7 @@ def _indexes_edited(script: Script) -> Iterator[Found]:
     for ours, released in _pairs(script):
         for name in ours.indexes.keys() & released.indexes.keys():
             here, there = ours.indexes[name], released.indexes[name]
-            if name and normal_form(here.code) != normal_form(there.code):
+            if name and normal_form(without_storage(here.code)) != normal_form(without_storage(there.code)):
                 yield here.found(f"index {name} was released as: {spelling(there.code)}")
 
 
@@ -148,7 +148,7 @@ RULES = (
         group=_GROUP,
         needs="baseline",
         reason="Where an index of that name is, `create index if not exists` does nothing.",
-        fix="Give the index that differs a new name, and drop the old one.",
+        fix="Give the index that differs a new name, and drop the old one. How it is stored, `with (...)`, may differ.",
         find=_indexes_edited,
     ),
     Rule(
