@@ -32,7 +32,7 @@ from xjobs.context import AsyncContext, Context
 from xjobs.errors import DeclarationInvalid, IdempotencyRequired, Invariant, TenantRequired
 from xjobs.ids import check_id, text_of
 from xjobs.limits import check_duration, check_instant, check_text
-from xjobs.records import Ending, Enqueued
+from xjobs.records import Ending, Enqueued, maker
 from xjobs.retry import Retry, as_retry
 
 P = ParamSpec("P")
@@ -100,6 +100,9 @@ class EndingHook(NamedTuple):
 
     body: Callable[[Ending], Any]
     is_async: bool
+
+
+_call = maker(Call)
 
 
 class JobHandle(Generic[F, P, R_co]):
@@ -299,7 +302,7 @@ class JobHandle(Generic[F, P, R_co]):
         input_json, values = self.codec.encode(self.codec.bind(args, kwargs))
         if self._limit_key is not None:
             self.slot_key(values)  # an input without a usable key is refused here, in the caller
-        return Call(self, input_json, values, self._options)
+        return _call((self, input_json, values, self._options))
 
 
 def _read_signature(

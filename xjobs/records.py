@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -13,6 +15,14 @@ if TYPE_CHECKING:
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+
+
+N = TypeVar("N", bound=tuple[Any, ...])
+
+
+def maker(kind: type[N]) -> Callable[[tuple[Any, ...]], N]:
+    """What makes a NamedTuple of all its fields in order, in half the time that calling its class takes."""
+    return partial(tuple.__new__, kind)
 
 
 class Enqueued(NamedTuple):

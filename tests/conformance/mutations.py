@@ -306,6 +306,11 @@ def _(real: Twin, session: Session, **given: Any) -> Rows:
     return real(session, **{**given, "limit": 1_000})[: given["limit"]]
 
 
+@twin("SQL_WAITING", "what an open transaction settles is missed")
+def _(real: Twin, session: Session, **parameters: Any) -> Rows:
+    return [row for row in real(session, **parameters) if row[0] in {job.id for job in session.store.live.values()}]
+
+
 @twin("SQL_WAITING", "paused queues are not last")
 def _(real: Twin, session: Session, **given: Any) -> Rows:
     rows = real(session, **{**given, "limit": 1_000})

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from random import Random
 from typing import Any, Literal
 from uuid import UUID
@@ -26,7 +25,7 @@ from xjobs.operations.events import wake_waits
 from xjobs.operations.inspect import job as find_job, waiting
 from xjobs.operations.settle import Ack, Nack, nack
 from xjobs.operations.slots import release
-from xjobs.records import ClaimedJob, DrainReport, JobRow, Jump, Run, Waiting
+from xjobs.records import ClaimedJob, DrainReport, JobRow, Jump, Run, Waiting, maker
 from xjobs.signals import RunSignal
 
 BUDGET = 1_000
@@ -35,8 +34,7 @@ BUDGET = 1_000
 MAX_ADVANCE = timedelta(days=366)
 """How far a drain moves the clock in all."""
 
-_run = partial(tuple.__new__, Run)
-"""Makes a Run, in half the time."""
+_run = maker(Run)
 
 _ANCESTORS = 5
 _NOT_DUE_SHOWN = 5

@@ -12,7 +12,7 @@ from xjobs.drivers.base import Driver
 from xjobs.errors import DriverUnavailable, Invariant, JobDuplicate
 from xjobs.ids import new_pair, new_pairs
 from xjobs.jobs import Call
-from xjobs.records import Enqueued
+from xjobs.records import Enqueued, maker
 
 enqueuing_job: ContextVar[UUID | None] = ContextVar("xjobs_enqueuing_job", default=None)
 """The job whose body is running here; it is the parent of what the body enqueues."""
@@ -22,6 +22,8 @@ enqueuing_job: ContextVar[UUID | None] = ContextVar("xjobs_enqueuing_job", defau
 _TRIES = 10
 
 Columns = dict[str, list[Any]]
+
+_enqueued = maker(Enqueued)
 
 _PLURALS = {
     "id": "ids",
@@ -49,7 +51,7 @@ async def enqueue(driver: Driver, call: Call) -> Enqueued:
     """
     row = _row(call)
     if call.options.id is None and await driver.run(sql.SQL_ENQUEUE_ONE, **row):
-        made = Enqueued(row["id"], row["run_id"], False)
+        made = _enqueued((row["id"], row["run_id"], False))
     else:
         (made,) = await _put(driver, [call], _as_many(row, named=call.options.id is not None))
     if "enqueued" in points.heard:
@@ -113,7 +115,7 @@ async def _put(driver: Driver, calls: Sequence[Call], rows: Columns) -> list[Enq
 async def _insert(driver: Driver, rows: Columns) -> list[Enqueued]:
     """Insert the rows; those that were not are answered by what holds their id or key, or None."""
     standing = await driver.run(sql.SQL_ENQUEUE, **rows)
-    answers = [Enqueued(job_id, run_id, False) for job_id, run_id in zip(rows["ids"], rows["run_ids"], strict=True)]
+    answers = [_enqueued((job_id, run_id, False)) for job_id, run_id in zip(rows["ids"], rows["run_ids"], strict=True)]
     if standing:
         tenants = [tenant or "" for tenant in rows["tenant_ids"]]
         keys = list(zip(rows["names"], tenants, rows["idempotency_keys"], strict=True))

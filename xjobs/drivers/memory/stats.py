@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from xjobs.drivers.memory.inspect import live_jobs
 from xjobs.drivers.memory.store import Job, Session
-from xjobs.states import COUNTED, WAITING
+from xjobs.states import COUNTED
 
 _COLUMNS = ("ready", "delayed", "running", "suspended", "failed", "dead")
 
@@ -39,9 +40,8 @@ def _bucket(job: Job, session: Session) -> str:
 def scaler_depth(session: Session) -> list[tuple[Any, ...]]:
     """Twin of SQL_SCALER_DEPTH."""
     depths: dict[str, int] = {}
-    for row in session.store.jobs.values():
-        job = session.visible(row)
-        if job is not None and job.state in (*WAITING, "running") and not session.paused("queue", job.queue):
+    for job in live_jobs(session):
+        if not session.paused("queue", job.queue):
             depths[job.queue] = depths.get(job.queue, 0) + _counts(job, session)
     return sorted(depths.items(), key=lambda depth: depth[0].encode())
 

@@ -467,11 +467,22 @@ class Session:
         else:
             self.transaction.notes[channel, payload] = None
 
-    def counters(self, jobs: Collection[str]) -> dict[str, Counter]:
-        """The counters of job names in the present minute, to be written.
+    def counter(self, job: str) -> Counter:
+        """The counter of a job name in the present minute, to be written.
 
         Raises:
-            WouldBlock: another open transaction is counting there; no counter has been made then.
+            WouldBlock: another open transaction is counting there.
+        """
+        counter = self.store.counters.get((job, MINUTE_MS, self.store.minute(self.now)))
+        if counter is None or counter.writer is not None:
+            return self.counters([job])[job]
+        return counter
+
+    def counters(self, jobs: Collection[str]) -> dict[str, Counter]:
+        """`counter` for several names at once.
+
+        Raises:
+            WouldBlock: another open transaction is counting at one of them; no counter has been made then.
         """
         minute, counters = self.store.minute(self.now), self.store.counters
         found: dict[str, Counter] = {}
