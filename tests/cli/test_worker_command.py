@@ -209,3 +209,8 @@ async def tell() -> None:
     )
     assert f"collector {json.dumps(seen)}" in ran.stdout, ran.stderr
     assert ran.returncode == 0
+
+
+def test_an_event_loop_that_is_not_installed(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert_failed(run("--app", "goodapp", "--loop", "uvloop"), "uvloop, which is not installed", "pytest-xjobs[uvloop]")

@@ -17,6 +17,7 @@ from processes import LONG, Fleet, WorkerProcess, until
 import xjobs
 
 LEASE = 1.5
+LOOPS = ["asyncio", "uvloop"]
 
 
 def states(control: psycopg.Connection[Any]) -> Counter[str]:
@@ -65,10 +66,11 @@ def test_three_of_four_workers_are_killed_again_and_again_and_every_effect_happe
     assert "Traceback" not in workers.log()
 
 
+@pytest.mark.parametrize("loop", LOOPS)
 def test_sigterm_lets_jobs_finish_within_the_budget(
-    workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any]
+    workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any], loop: str
 ) -> None:
-    worker = workers.start("--shutdown-timeout", "20", "--concurrency", "6").started()
+    worker = workers.start("--loop", loop, "--shutdown-timeout", "20", "--concurrency", "6").started()
     queue.enqueue_many([effects.nap.call(n=n, seconds=1.0) for n in range(3)])
     queue.enqueue_many([effects.block.call(n=n, seconds=1.0) for n in range(3)])
     begun(worker, 6)
@@ -84,11 +86,12 @@ def test_sigterm_lets_jobs_finish_within_the_budget(
         worker.wait_for(f"jobs.worker.{event}")
 
 
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("job", [effects.nap, effects.block, effects.block_loop], ids=lambda job: job.name)
 def test_past_the_cut_off_jobs_are_handed_back_uncounted(
-    workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any], job: Any
+    workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any], job: Any, loop: str
 ) -> None:
-    worker = workers.start("--shutdown-timeout", "1").started()
+    worker = workers.start("--loop", loop, "--shutdown-timeout", "1").started()
     made = queue.enqueue(job.call(n=1, seconds=600.0))
     begun(worker, 1)
     began = time.monotonic()
@@ -105,9 +108,12 @@ def test_past_the_cut_off_jobs_are_handed_back_uncounted(
     worker.wait_for("jobs.worker.drain-cancelling")
 
 
-def test_a_second_signal_stops_at_once(workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any]) -> None:
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_second_signal_stops_at_once(
+    workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any], loop: str
+) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        worker = workers.start().started()
+        worker = workers.start("--loop", loop).started()
         queue.enqueue(effects.block_loop.call(n=number, seconds=600.0))
         begun(worker, 1)
         worker.send(signal.SIGTERM)
@@ -116,11 +122,12 @@ def test_a_second_signal_stops_at_once(workers: Fleet, queue: xjobs.Queue, contr
         assert worker.wait(5) == 128 + number
 
 
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("job", [effects.block, effects.block_loop], ids=lambda job: job.name)
 def test_a_body_that_blocks_for_longer_than_the_lease_keeps_it(
-    workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any], job: Any
+    workers: Fleet, queue: xjobs.Queue, control: psycopg.Connection[Any], job: Any, loop: str
 ) -> None:
-    worker = workers.start("--lease", "1.5").started()
+    worker = workers.start("--loop", loop, "--lease", "1.5").started()
     made = queue.enqueue(job.call(n=1, seconds=4.0))
     begun(worker, 1)
     other = workers.start("--lease", "1.5").started()

@@ -26,6 +26,7 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _HEADER = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 _NULL = _LENGTH.pack(-1)
+_NONE_ID = id(None)
 _CAST = re.compile(r"\$(\d+)::(\w+)\[\]")
 
 
@@ -97,7 +98,7 @@ def _dumper(name: str) -> type[Dumper]:
             nulls = first is None
             body = (_NULL if nulls else encode(first)) * len(elements)
         else:
-            nulls = None in elements
+            nulls = _NONE_ID in map(id, elements)  # no comparison, which is slow for ids
             if nulls:
                 body = b"".join([_NULL if element is None else encode(element) for element in elements])
             else:

@@ -69,7 +69,7 @@ async def acked(driver: Driver, acks: Sequence[Ack], *, worker_id: str, counted:
         ids=[job.id for job in jobs],
         worker_id=worker_id,
         claims=[job.claims for job in jobs],
-        durations_ms=[_milliseconds(ack.duration) for ack in acks],
+        durations_ms=[0 if ack.duration is ZERO else _milliseconds(ack.duration) for ack in acks],
         counted=counted,
     )
 

@@ -52,8 +52,9 @@ class Settling:
     def put(self, run: Run, execution: Execution) -> None:
         """Have an outcome written."""
         run.settling = True
+        if not self._ended:
+            self._wake.set()
         self._ended.append((run, execution))
-        self._wake.set()
 
     @property
     def backlog(self) -> int:
