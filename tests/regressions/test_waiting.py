@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
-from conformance.stores import BLOCKED, MemoryTables, Store, Tables, queue_on
+from conformance.stores import BLOCKED, MemoryTables, PostgresStore, Store, Tables, queue_on
 
 import xjobs
 from pytest_xjobs.clock import Clock
+from xjobs.bridge import run_sync
 from xjobs.drivers.memory import MemoryDriver
+from xjobs.drivers.postgres import ConnectionDriver
+from xjobs.operations import claim, operate, settle
 from xjobs.operations.steps import StepLog
 from xjobs.signals import RunSignal
 
@@ -195,3 +200,42 @@ async def test_a_requeue_that_waits_for_a_step_drops_no_other(
         if transaction is not None:
             await transaction.rollback()
     assert tables.steps() == before
+
+
+@pytest.mark.parametrize("postgres", ["blocking"], indirect=True)
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("settling", ["ack", "nack"])
+@pytest.mark.parametrize("writing", ["heartbeat", "cancel"])
+def test_a_settle_that_waited_for_a_writer_of_its_rows_meets_what_it_left(
+    postgres: PostgresStore, once: Any, writing: str, settling: str, ending: str
+) -> None:
+    """On Postgres the row has moved to another place meanwhile: a settle that went by the old one would miss it."""
+    queue = queue_on(postgres.driver)
+    made = run_sync(queue.enqueue_many([once.call(n=n) for n in range(3)]))
+    jobs = run_sync(queue.claim(queues=["default"], worker_id="w", limit=3)).jobs
+    landed: list[set[Any]] = []
+
+    def settle_all() -> None:
+        if settling == "ack":
+            answer = settle.ack(postgres.driver, [xjobs.Ack(job) for job in jobs], worker_id="w")
+        else:
+            answer = settle.nack(postgres.driver, [xjobs.Nack(job) for job in jobs], worker_id="w")
+        landed.append(run_sync(answer))
+
+    with psycopg.connect(postgres.dsn) as connection:
+        other = ConnectionDriver(connection)
+        if writing == "heartbeat":
+            run_sync(claim.heartbeat(other, [jobs[1]], worker_id="w"))
+        else:
+            run_sync(operate.cancel(other, jobs[1].id))
+        thread = threading.Thread(target=settle_all)
+        thread.start()
+        while postgres.control.execute("select count(*) from pg_locks where not granted").fetchone() == (0,):
+            assert thread.is_alive()
+        getattr(connection, ending)()
+        thread.join()
+    lost = {made[1].id} if (writing, ending) == ("cancel", "commit") else set()
+    assert landed == [{answer.id for answer in made} - lost]
+    states = {row.id: row.state for row in run_sync(queue.jobs())}
+    settled = "done" if settling == "ack" else "ready"
+    assert states == {answer.id: "cancelled" if answer.id in lost else settled for answer in made}

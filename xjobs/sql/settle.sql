@@ -1,5 +1,7 @@
 -- Settling by batches. Rows are looked up by their ids, one probe each: "is true" keeps the planner from an index over
--- running rows, which it would otherwise take for all but empty when statistics were taken while nothing ran.
+-- running rows, which it would otherwise take for all but empty when statistics were taken while nothing ran. They are
+-- written by their ids and not by their places: where the lock waited for a renewal, the row has moved to a place that
+-- the snapshot of this statement does not see.
 
 -- name: SQL_ACK (ids, worker_id, claims, durations_ms, counted)
 -- Moves the claims that still stand to done and adds them to the minute of their job, in one step; answers the ids that moved.
@@ -8,10 +10,10 @@ with given as (
     from unnest($1::uuid[], $3::int[], $4::bigint[]) as g(id, claims, duration_ms)
    order by g.id -- the order in which rows are locked
 ), held as (
-  select k.place, k.name, g.duration_ms
+  select k.id, k.name, g.duration_ms
     from given g
    cross join lateral (
-     select j.ctid as place, j.name
+     select j.id, j.name
        from x_jobs j
       where j.id = g.id and (j.state = 'running') is true and j.claimed_by = $2 and j.claims = g.claims
         for update
@@ -19,7 +21,7 @@ with given as (
 ), moved as (
   update x_jobs j
      set state = 'done', visible_at = null, claimed_by = null, updated_at = now()
-   where j.ctid = any(array(select h.place from held h)) -- locked, so it is still there
+   where j.id = any(array(select h.id from held h))
   returning j.id
 ), counted as (
   insert into x_job_counters as c (job, bucket_ms, bucket_start, done, duration_ms)
