@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import freezegun
+import pydantic
 import pytest
 
 import xjobs
+
+pydantic.TypeAdapter(datetime)  # it notes the types of datetime when it is first used, which must not be frozen ones
 
 _NUMBERS = itertools.count()
 _HEAD = """

@@ -200,6 +200,31 @@ def test_a_star_is_found(text: str, found: int) -> None:
     assert len(stars(text)) == found
 
 
+def waits_for_places(text: str) -> bool:
+    """Whether a statement goes by places of rows that it may have waited for: it misses those that were moved."""
+    return "ctid" in code(text) and bool(re.search(r"for update(?! skip locked)", code(text)))
+
+
+def test_no_statement_goes_by_the_places_of_rows_that_it_waited_for() -> None:
+    assert [name for name, text in statements().items() if waits_for_places(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("select ctid from x_jobs for update", True),
+        ("select ctid from x_jobs for update skip locked", False),
+        (
+            "select ctid from (select ctid from x_jobs for update skip locked) a, (select id from x_jobs for update) b",
+            True,
+        ),
+        ("select id from x_jobs for update", False),
+    ],
+)
+def test_going_by_places_is_found(text: str, found: bool) -> None:
+    assert waits_for_places(text) is found
+
+
 def test_the_conflict_target_is_spelled_as_the_live_index() -> None:
     (index,) = re.findall(
         r"create unique index .+? on x_jobs \((.+)\) with \(.+?\) where (state in \(.+?\))", xjobs.sql.SQL_JOBS_TABLE

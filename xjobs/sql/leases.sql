@@ -47,10 +47,10 @@ with given as (
     from unnest($5::text[], $6::int[], $7::text[]) with ordinality as s(lease_key, slot, holder, position)
    order by s.lease_key collate "C", s.slot -- the order in which rows are locked
 ), kept as (
-  select a.position, k.place
+  select a.position, k.lease_key, k.slot
     from asked a
    cross join lateral (
-     select l.ctid as place
+     select l.lease_key, l.slot
        from x_job_leases l
       where l.lease_key = a.lease_key and l.slot = a.slot and l.holder = a.holder and l.expires_at > now()
         for update
@@ -58,7 +58,7 @@ with given as (
 ), extended as (
   update x_job_leases l
      set expires_at = now() + $2::interval
-   where l.ctid = any(array(select k.place from kept k))
+   where (l.lease_key, l.slot) in (select k.lease_key, k.slot from kept k)
 )
 select 'lease' as kind, g.position::int,
        case when h.id is not null then 'held' when c.id is not null then 'cancelled' else 'lost' end as standing
@@ -68,7 +68,7 @@ select 'lease' as kind, g.position::int,
     select j.id from x_jobs j where j.id = g.id and (j.state = 'cancelled') is true and j.claims = g.claims limit 1
   ) c on true
 union all
-select 'slot' as kind, a.position::int, case when k.place is not null then 'held' else 'lost' end as standing
+select 'slot' as kind, a.position::int, case when k.slot is not null then 'held' else 'lost' end as standing
   from asked a
   left join kept k on k.position = a.position
  order by kind, position

@@ -39,16 +39,16 @@ with given as (
     from unnest($1::text[], $2::int[], $3::text[]) as g(lease_key, slot, holder)
    order by g.lease_key collate "C", g.slot -- the order in which rows are locked
 ), held as (
-  select k.place
+  select k.lease_key, k.slot
     from given g
    cross join lateral (
-     select l.ctid as place
+     select l.lease_key, l.slot
        from x_job_leases l
       where l.lease_key = g.lease_key and l.slot = g.slot and l.holder = g.holder
         for update
    ) k
 ), freed as (
-  delete from x_job_leases l where l.ctid = any(array(select h.place from held h)) returning l.slot
+  delete from x_job_leases l where (l.lease_key, l.slot) in (select h.lease_key, h.slot from held h) returning l.slot
 )
 select count(*)::int from freed
 
