@@ -65,6 +65,7 @@ class FaultyConnections:
         self.after: Callable[[str], None] | None = None
         self.sent: list[str] = []
         self.claims: Driver = Faulty(connections.claims, self)
+        self.beside: Driver = Faulty(connections.beside, self)
         self.settles: Driver = Faulty(connections.settles, self)
         self.keeper: Driver = Faulty(connections.keeper, self)
         self.blocking: Driver = connections.blocking

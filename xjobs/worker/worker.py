@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from random import Random
@@ -13,6 +13,7 @@ from uuid import UUID
 
 from xjobs import in_use, points, registry
 from xjobs.clocks import process_time
+from xjobs.drivers.base import Driver
 from xjobs.errors import Draining, DriverUnavailable, Invariant, OnSettledFailed
 from xjobs.limits import ZERO, check_duration
 from xjobs.operations.attempt import Execution, describe
@@ -44,7 +45,8 @@ LAG_TICK, LAG_TOLD = 1.0, 0.2
 """Seconds between looks at whether the event loop is late, and the lateness that is logged."""
 
 SHARED = 100
-"""The slots of a queue from which on one claim fills half of them, and not all."""
+"""The slots of a queue from which on one claim fills half of them, and not all; from twice as many on a second claim
+may be under way."""
 
 MAX_BACKLOG = 2_000
 """The most outcomes that may wait to be written before nothing more is claimed."""
@@ -199,7 +201,11 @@ class _Parts:
             self.connections, self.connections.claims, self.settings.queues.keys(), self.pace.wake, self._event, random
         )
         self.short: set[str] = set()  # queues that had more due jobs, as far as is known, than free slots
+        self.plenty: set[str] = set()  # queues whose last claim came back full
         self.choked = False  # nothing is claimed until more outcomes are written
+        self.asked = dict.fromkeys(self.settings.queues, 0)  # slots that claims under way may fill
+        self.room = dict.fromkeys(self.settings.queues, -1)  # how many bodies at most leave slots for a second claim
+        self.helper: asyncio.Task[None] | None = None
         self.events: set[str] = set()  # that some run waits for, and that have come
         self.hooks: set[asyncio.Task[OnSettledFailed | None]] = set()
         self.strays = False  # a claim may have landed whose answer never came
@@ -220,6 +226,8 @@ class _Parts:
             await self._claim_until_ending()
             await self._until_empty()
         finally:
+            if self.helper is not None:
+                others.append(self.helper)
             for task in others:
                 task.cancel()
             await self._close(settles, others)
@@ -255,21 +263,42 @@ class _Parts:
 
     async def _claim_until_ending(self) -> None:
         while not self.ending.is_set():
-            asks = self._asks()
-            if not asks:
+            free = self._free()
+            if not self.choked:
+                self.short = self.settings.queues.keys() - free.keys()
+            if not free:
                 await self.pace.wait(forever=True)
                 continue
             try:
-                more = await self._pass(asks)
-            except DriverUnavailable as problem:
-                log.warning("jobs.worker.tick-failed", error=problem.fact)
-                await self._pause()
+                if self.strays:
+                    await self._give_back_strays()
+                more = await self._pass(self._asks(free))
             except Exception as problem:  # noqa: BLE001 - the next pass may succeed
-                log.error("jobs.worker.tick-failed", cause=problem)
+                _tell_failed(problem)
                 await self._pause()
             else:
                 if not more:
                     await self.pace.wait()
+        if self.helper is not None:
+            await self.helper
+
+    def _claim_beside(self, queue: str) -> None:
+        """Send a second claim while the main loop awaits one, since there are slots for it: the server has the next
+        claim while the answer to the other one is read and its jobs are run.
+        """
+        if self.helper is None and not (self.strays or self.ending.is_set() or self.settling.backlog > MAX_BACKLOG):
+            share = self._share(queue, self.settings.queues[queue])
+            self._ask([queue], share)
+            self.helper = asyncio.create_task(self._help(queue, share), name=f"{self.settings.worker_id} claims")
+
+    async def _help(self, queue: str, limit: int) -> None:
+        try:
+            await self._fill(self.connections.beside, [queue], limit)
+        except Exception as problem:  # noqa: BLE001 - the main loop goes on
+            _tell_failed(problem)
+        finally:
+            self.helper = None
+            self.pace.kick()  # the main loop may wait for the slots that were asked for here
 
     async def _pause(self) -> None:
         """After a failed pass, whatever kicks."""
@@ -277,16 +306,16 @@ class _Parts:
             async with asyncio.timeout(self.settings.poll.total_seconds()):
                 await self.ending.wait()
 
-    def _asks(self) -> list[tuple[list[str], int]]:
-        """What to claim: for each queue as much as it has free slots; of an idle worker, of all queues at once."""
-        queues = self.settings.queues
+    def _free(self) -> dict[str, int]:
+        """The slots of each queue in which nothing runs and for which no claim is under way, if it has any."""
         if self.settling.backlog > MAX_BACKLOG:
             self.choked = True
-            return []
-        free = {queue: count for queue in queues if (count := self.held.free(queue)) > 0}
-        self.short = queues.keys() - free.keys()
-        if not free:
-            return []
+            return {}
+        counts = {queue: self.held.free(queue) - asked for queue, asked in self.asked.items()}
+        return {queue: count for queue, count in counts.items() if count > 0}
+
+    def _asks(self, free: Mapping[str, int]) -> list[tuple[list[str], int]]:
+        """What to claim: for each queue as much as it has free slots; of an idle worker, of all queues at once."""
         if self.held.bodies == 0:
             return [(list(free), min(self._share(queue, count) for queue, count in free.items()))]
         return [([queue], self._share(queue, count)) for queue, count in free.items()]
@@ -301,16 +330,12 @@ class _Parts:
             await self._wake_waits()
         more = found = False
         for queues, limit in asks:
-            if self.strays:
-                await self._give_back_strays()
-            asked = time.monotonic()
-            claimed = await self._claim(queues, limit)
-            count = len(claimed.jobs) + len(claimed.buried)
+            self._ask(queues, limit)
+            count = await self._fill(self.connections.claims, queues, limit)
             if count >= limit:
                 self.short = self.short | set(queues)
                 more = True
             found = found or count > 0
-            await self._begin(claimed, asked)
             if self.worker.state == "draining":
                 break
         if found:
@@ -319,17 +344,36 @@ class _Parts:
             self.pace.found_nothing()
         return more
 
-    async def _claim(self, queues: list[str], limit: int) -> Claimed:
-        settings = self.settings
-        self.strays = True
+    def _ask(self, queues: list[str], slots: int) -> None:
+        """Keep slots for a claim that is about to be sent."""
+        for queue in queues:
+            self.asked[queue] += slots
+            self.room[queue] = self._room(queue) if self.asked[queue] and queue in self.plenty else -1
+
+    def _room(self, queue: str) -> int:
+        all_slots = self.settings.queues[queue]
+        share = self._share(queue, all_slots)
+        return all_slots - self.asked[queue] - share if all_slots >= 2 * SHARED else -1
+
+    async def _fill(self, driver: Driver, queues: list[str], limit: int) -> int:
+        """Claim for the slots that were kept for it, and start; how many jobs were due."""
+        settings, asked = self.settings, time.monotonic()
         try:
-            claimed = await take(
-                self.connections.claims, queues, worker_id=settings.worker_id, limit=limit, lease=settings.lease
-            )
+            claimed = await take(driver, queues, worker_id=settings.worker_id, limit=limit, lease=settings.lease)
         except points.Crash:  # a test has this process die here: what was claimed stays claimed
             claimed = Claimed([], [])
-        self.strays = False
-        return claimed
+        except BaseException:
+            self.strays = True
+            raise
+        finally:
+            self._ask(queues, -limit)
+        count = len(claimed.jobs) + len(claimed.buried)
+        if count >= limit:
+            self.plenty.update(queues)
+        else:
+            self.plenty.difference_update(queues)
+        await self._begin(claimed, asked)
+        return count
 
     async def _begin(self, claimed: Claimed, asked: float) -> None:
         until = asked + self.settings.lease.total_seconds()
@@ -365,6 +409,9 @@ class _Parts:
             self.loop.call_soon_threadsafe(self.pace.wake)
 
     async def _give_back_strays(self) -> None:
+        """Have nothing under this worker's name that it does not know of; no claim may be under way."""
+        if self.helper is not None:
+            await self.helper
         known = [run.job for run in self.held.snapshot()]
         count = await give_back(
             self.connections.claims, known, queues=list(self.settings.queues), worker_id=self.settings.worker_id
@@ -375,7 +422,7 @@ class _Parts:
 
     def _ended(self, run: Run, execution: Execution | None) -> None:
         """A body has ended, or was kept from running: free its slot and have its outcome written."""
-        self.held.body_ended(run)
+        bodies = self.held.body_ended(run)
         if run.place is not None:
             run.place.release()
         if execution is None:
@@ -383,8 +430,11 @@ class _Parts:
             self._look_whether_empty()
         else:
             self.settling.put(run, execution)
-        if run.job.queue in self.short:
+        queue = run.job.queue
+        if queue in self.short:
             self.pace.kick()
+        if bodies <= self.room[queue]:
+            self._claim_beside(queue)
 
     async def _settled(self, outcomes: Sequence[Outcome], landed: set[UUID] | None) -> None:
         self.held.remove([run for run, _ in outcomes])
@@ -490,6 +540,14 @@ class _Parts:
         )
         for queue in sorted(queues.keys() - registry.queues()):
             log.warning("jobs.worker.queue-unregistered", queue=queue)
+
+
+def _tell_failed(problem: Exception) -> None:
+    """Log a pass that failed; the next one may succeed."""
+    if isinstance(problem, DriverUnavailable):
+        log.warning("jobs.worker.tick-failed", error=problem.fact)
+    else:
+        log.error("jobs.worker.tick-failed", cause=problem)
 
 
 def _tell_attempt(run: Run, execution: Execution) -> None:
