@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
@@ -68,6 +69,7 @@ class Steps:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._waits = threading.Lock()
 
     def run(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `fn` once and record what it answers; when the body runs again, answer the record without a call.
@@ -140,7 +142,8 @@ class Steps:
             Invariant: an argument that cannot be.
         """
         __tracebackhide__ = True
-        return run_sync(self._log.wait(name, event, match=match, timeout=timeout, required=required))
+        with self._waits:  # of two threads at once, both would see an event that neither has taken yet
+            return run_sync(self._log.wait(name, event, match=match, timeout=timeout, required=required))
 
 
 class AsyncSteps:

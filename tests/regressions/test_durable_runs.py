@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,10 +14,13 @@ from conformance.stores import Store, Tables
 
 import xjobs
 from pytest_xjobs.clock import Clock
+from xjobs import sql
 from xjobs.operations.events import purge_events
 from xjobs.operations.leases import renew
-from xjobs.operations.steps import StepLog
+from xjobs.operations.steps import StepLog, Suspended
 from xjobs.signals import RunSignal
+from xjobs.sql import Statement
+from xjobs.steps import Steps
 
 
 async def answer() -> str:
@@ -257,3 +262,41 @@ class TestATimedOutBodyRanBesideItsReplacement:
         report = await drain(errors="collect")
         assert (len(report.runs), alive, most) == (3, 0, 1)
         assert await queue.steps(made.run_id) == []
+
+
+async def test_waits_in_threads_of_one_body_take_turns(store: Store, queue: xjobs.AsyncQueue, work: Work) -> None:
+    """Two at once both saw an event that neither had taken yet, and both took it."""
+    await work.aenqueue(n=1)
+    (job,) = (await queue.claim(queues=["default"], worker_id="w")).jobs
+    meeting = threading.Barrier(2)
+    met: list[bool] = []
+
+    class Meeting:
+        """A driver that sees whether two waits are under way."""
+
+        backend = store.blocking.backend
+        run_script, aclose = store.blocking.run_script, store.blocking.aclose
+
+        async def run(self, statement: Statement, **parameters: Any) -> list[Any]:
+            if statement is sql.SQL_STEP_WAIT:
+                try:
+                    meeting.wait(0.2)
+                    met.append(True)
+                except threading.BrokenBarrierError:
+                    met.append(False)
+            return await store.blocking.run(statement, **parameters)
+
+    log = StepLog(Meeting(), job, worker_id="w", signal=RunSignal(), clock=lambda: datetime.now(UTC))
+    steps = Steps(log)
+
+    def wait(name: str) -> None:
+        with suppress(Suspended):
+            steps.wait_for_event(name, "paid")
+
+    threads = [threading.Thread(target=wait, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert met
+    assert True not in met

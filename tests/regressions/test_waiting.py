@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -17,8 +17,9 @@ from xjobs.bridge import run_sync
 from xjobs.drivers.base import Driver
 from xjobs.drivers.memory import MemoryDriver
 from xjobs.drivers.postgres import ConnectionDriver
-from xjobs.operations import claim, leases, operate, settle, slots
+from xjobs.operations import claim, enqueue, leases, operate, settle, slots
 from xjobs.operations.steps import StepLog
+from xjobs.records import ClaimedJob
 from xjobs.signals import RunSignal
 
 TERM = timedelta(seconds=30)
@@ -282,3 +283,85 @@ class TestMoved:
         assert renewed == leases.Renewed(["held"], ["held"])
         ends = "select visible_at - now() from x_jobs union all select expires_at - now() from x_job_leases"
         assert [left > 5 * TERM for (left,) in postgres.control.execute(ends).fetchall()] == [True, True]
+
+    def test_a_renewal_says_that_its_job_was_cancelled(self, postgres: PostgresStore, once: Any, ending: str) -> None:
+        """It said that the lease was lost, which is an error in the log and no end that a body knows how to take."""
+        job = started(postgres, once)
+        renewed = after_waiting(
+            postgres,
+            lambda driver: operate.cancel(driver, job.id),
+            ending,
+            lambda driver: leases.renew_all(driver, [job], [], worker_id="w", lease=TERM),
+        )
+        assert renewed.leases == ["cancelled" if ending == "commit" else "held"]
+
+    def test_a_remove_takes_the_steps_that_came_meanwhile(
+        self, postgres: PostgresStore, once: Any, ending: str
+    ) -> None:
+        job = started(postgres, once)
+
+        async def write(driver: Driver) -> None:
+            await put_step(driver, job, "late")
+            await settle.ack(driver, [xjobs.Ack(job)], worker_id="w")
+
+        async def act(driver: Driver) -> Any:
+            try:
+                return await operate.remove(driver, job.id)
+            except xjobs.JobNotRemovable as refused:
+                return refused
+
+        removed = after_waiting(postgres, write, ending, act)
+        assert isinstance(removed, xjobs.JobNotRemovable) is (ending == "rollback")
+        assert postgres.tables.steps() == []
+
+    def test_a_remove_keeps_the_steps_of_a_run_that_another_job_carries_on(
+        self, postgres: PostgresStore, once: Any, ending: str
+    ) -> None:
+        """They were deleted, and what they had done would have been done again."""
+        job = started(postgres, once)
+        run_sync(put_step(postgres.driver, job, "a"))
+        run_sync(operate.cancel(postgres.driver, job.id))
+
+        async def write(driver: Driver) -> None:
+            await enqueue.enqueue(driver, once.using(run_id=job.run_id).call(n=2))
+            await operate.requeue(driver, job.id)
+            await operate.cancel(driver, job.id)
+
+        after_waiting(postgres, write, ending, lambda driver: operate.remove(driver, job.id))
+        assert [step[1] for step in postgres.tables.steps()] == (["a"] if ending == "commit" else [])
+
+    def test_a_requeue_from_a_step_drops_the_step_that_came_meanwhile(
+        self, postgres: PostgresStore, once: Any, ending: str
+    ) -> None:
+        """It stayed, and would have been replayed."""
+        job = started(postgres, once)
+        run_sync(put_step(postgres.driver, job, "a"))
+
+        async def write(driver: Driver) -> None:
+            await put_step(driver, job, "late")
+            await settle.ack(driver, [xjobs.Ack(job)], worker_id="w")
+
+        async def act(driver: Driver) -> Any:
+            try:
+                return (await operate.requeue(driver, job.id, from_step="a")).state
+            except xjobs.JobNotRequeueable:
+                return "refused"
+
+        assert after_waiting(postgres, write, ending, act) == ("ready" if ending == "commit" else "refused")
+        assert [step[1] for step in postgres.tables.steps()] == ([] if ending == "commit" else ["a"])
+
+
+def started(postgres: PostgresStore, once: Any) -> ClaimedJob:
+    queue = queue_on(postgres.driver)
+    run_sync(queue.enqueue(once.call(n=1)))
+    (job,) = run_sync(queue.claim(queues=["default"], worker_id="w")).jobs
+    return job
+
+
+async def put_step(driver: Driver, job: ClaimedJob, name: str) -> None:
+    log = StepLog(driver, job, worker_id="w", signal=RunSignal(), clock=lambda: datetime.now(UTC))
+
+    async def produce() -> str:
+        return name
+
+    await log.run(name, produce)

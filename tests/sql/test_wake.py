@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -189,3 +190,25 @@ def test_a_queue_that_is_resumed(queue: xjobs.Queue, heard: Heard) -> None:
     assert heard() == ["mail"]
     queue.resume_queue("mail")
     assert heard() == []
+
+
+def test_a_long_transaction_wakes_by_its_statement_and_not_by_its_beginning(
+    place: Place, queue: xjobs.Queue, heard: Heard, work: Work
+) -> None:
+    """Another job of the quarter of a second in which it began was announced, and claimed, long before its commit."""
+    set_time(place.control, ClockState())
+    slot_of = "select date_bin('250 milliseconds', {}, 'epoch')"
+    for number in itertools.count():
+        with psycopg.connect(place.database.dsn) as connection:
+            (began,) = connection.execute(slot_of.format("now()")).fetchone() or ()
+            queue.enqueue(work.call(n=number))
+            created = "(select max(created_at) from x_jobs)"
+            if place.control.execute(slot_of.format(created)).fetchone() != (began,):
+                continue  # a slot ended in between
+            assert heard() == ["default"]
+            while place.control.execute(slot_of.format("clock_timestamp()")).fetchone() == (began,):
+                pass
+            queue.enqueue(work.call(n=-1), connection=connection)
+            connection.commit()
+        assert heard() == ["default"]
+        return

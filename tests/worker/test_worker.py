@@ -464,6 +464,28 @@ class TestTwoClaims:
         assert {row.attempt for row in rows(store) if row.state == "ready"} <= {0}
 
 
+async def test_an_event_that_comes_between_the_look_for_it_and_the_parking_wakes_the_run(
+    connections: FaultyConnections, store: xjobs.Queue
+) -> None:
+    """It waited for the keeper's next look, a third of a lease later."""
+
+    @job(key=NO_KEY)
+    async def work(ctx: xjobs.AsyncContext) -> None:
+        await ctx.step.wait_for_event("paid", "order.paid")
+
+    async def publish(_point: str, facts: dict[str, Any]) -> None:
+        if facts["outcome"] == "suspended":
+            looks = connections.sent.count("SQL_WAKE_WAITS")
+            store.publish("order.paid")
+            await until("the look that finds nobody", lambda: connections.sent.count("SQL_WAKE_WAITS") > looks)
+
+    async with serving(connections, lease=600, **LONG_POLLS) as worker:
+        await until("the listening", lambda: worker._parts is not None and worker._parts.wake.proven)
+        with points.listening(publish, "before_settle"):
+            store.enqueue(work.call())
+            await all_done(store, 1)
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_settle_that_gets_no_answer_is_sent_again(
     connections: FaultyConnections, store: xjobs.Queue, when: str

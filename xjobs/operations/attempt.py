@@ -67,6 +67,7 @@ class Execution(NamedTuple):
         result: what the body returned.
         values: the input that it received; None when the stored input did not fit.
         steps: the names of the steps that it ran.
+        awaits: the name of the event for which the run is parked, or None.
     """
 
     settlement: Ack | Nack
@@ -77,6 +78,7 @@ class Execution(NamedTuple):
     result: Any = None
     values: dict[str, Any] | None = None
     steps: tuple[str, ...] = ()
+    awaits: str | None = None
 
 
 _ack, _execution = maker(Ack), maker(Execution)
@@ -142,7 +144,7 @@ async def execute(
     duration = timedelta(0, took) if took >= SHORTEST else ZERO
     reason = signal.reason
     if error is None and suspension is None and reason is None and not_awaited is None:
-        return _execution((_ack((job, duration)), "completed", None, None, None, result, values, ran))
+        return _execution((_ack((job, duration)), "completed", None, None, None, result, values, ran, None))
     ended = _Attempt(job, handle, random, reason).ended(error or not_awaited, suspension)
     settlement = ended.settlement._replace(duration=duration)
     return ended._replace(settlement=settlement, result=result, values=values, steps=ran)
@@ -184,7 +186,7 @@ class _Attempt(NamedTuple):
             return Execution(given_back, "interrupted", _because(reason, error))
         if suspension is not None:
             parked = Nack(self.job, delay=suspension.remaining, counted=False, park=True)
-            return Execution(parked, "suspended")
+            return Execution(parked, "suspended", awaits=suspension.event)
         assert error is not None  # noqa: S101 - the cases above
         if not isinstance(error, Exception):
             settlement = Nack(self.job, error=describe(error), counted=False)

@@ -48,6 +48,20 @@ async def renew_all(
     """
     if not jobs and not slots:
         return Renewed([], [])
+    leases = await _renew(driver, jobs, slots, worker_id=worker_id, lease=lease)
+    standings, of_slots = leases[: len(jobs)], leases[len(jobs) :]
+    lost = [at for at, standing in enumerate(standings) if standing == "lost"]
+    if lost:
+        # A statement that waited for a cancel has met the row as the cancel left it, but sees no reason. The next does.
+        again = await _renew(driver, [jobs[at] for at in lost], [], worker_id=worker_id, lease=lease)
+        for at, standing in zip(lost, again, strict=True):
+            standings[at] = standing
+    return Renewed(standings, of_slots)
+
+
+async def _renew(
+    driver: Driver, jobs: Sequence[ClaimedJob], slots: Sequence[Slot], *, worker_id: str, lease: timedelta
+) -> list[Standing]:
     rows = await driver.run(
         sql.SQL_RENEW,
         worker_id=worker_id,
@@ -58,5 +72,4 @@ async def renew_all(
         slots=[slot.number for slot in slots],
         holders=[slot.holder for slot in slots],
     )
-    standings: list[Standing] = [cast("Standing", row[2]) for row in rows]
-    return Renewed(standings[: len(jobs)], standings[len(jobs) :])
+    return [cast("Standing", row[2]) for row in rows]

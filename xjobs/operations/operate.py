@@ -68,12 +68,16 @@ async def requeue(driver: Driver, id: JobId, *, from_step: str | None = None) ->
     """
     job_id = check_id(id, "id")
     step = None if from_step is None else check_text(from_step, "step")
-    rows = await driver.run(sql.SQL_REQUEUE, id=job_id, from_step=step)
-    if not rows:
-        raise _not_found(job_id)
-    was, holder, *columns = rows[0]
-    if columns[0] is not None:
-        return JobRow(*columns)
+    while True:
+        rows = await driver.run(sql.SQL_REQUEUE, id=job_id, from_step=step)
+        if not rows:
+            raise _not_found(job_id)
+        was, holder, *columns = rows[0]
+        if columns[0] is not None:
+            return JobRow(*columns)
+        if was not in FINISHED or holder is not None:
+            break
+        # It was moved while the statement waited for it, so the steps that the statement saw are old.
     if was not in FINISHED:
         raise JobNotRequeueable(
             f"job {job_id} is {was}", "only a finished job can be requeued; cancel it first", id=job_id, state=was
@@ -111,13 +115,16 @@ async def remove(driver: Driver, id: JobId) -> JobRow:  # noqa: A002
         JobNotRemovable: it is running.
     """
     job_id = check_id(id, "id")
-    rows = await driver.run(sql.SQL_REMOVE, id=job_id)
-    if not rows:
-        raise _not_found(job_id)
-    was, *columns = rows[0]
-    if columns[0] is None:
-        raise JobNotRemovable(f"job {job_id} is {was}", "cancel it first", id=job_id, state=was)
-    return JobRow(*columns)
+    while True:
+        rows = await driver.run(sql.SQL_REMOVE, id=job_id)
+        if not rows:
+            raise _not_found(job_id)
+        was, *columns = rows[0]
+        if columns[0] is not None:
+            return JobRow(*columns)
+        if was == "running":
+            raise JobNotRemovable(f"job {job_id} is {was}", "cancel it first", id=job_id, state=was)
+        # It was moved while the statement waited for it, so what the statement saw of its run is old.
 
 
 async def cancel_many(

@@ -37,12 +37,14 @@ class Suspended(BaseException):
 
     Attributes:
         remaining: from now until the run is due again.
+        event: the name of the event that it waits for; None for a sleep.
     """
 
-    def __init__(self, step: str, remaining: timedelta) -> None:
+    def __init__(self, step: str, remaining: timedelta, event: str | None = None) -> None:
         super().__init__(f"step {step!r} waits for {remaining}")
         self.step = step
         self.remaining = remaining
+        self.event = event
 
 
 class StepLog:
@@ -144,7 +146,7 @@ class StepLog:
         ((status, output, started_at, remaining),) = rows
         self._note(started_at)
         if status == "waiting":
-            raise self._suspend(name, remaining)
+            raise self._suspend(name, remaining, event)
         if status == "failed":
             raise JobTimeout(
                 f"step {name!r} waited {span} for event {event!r}"
@@ -266,8 +268,8 @@ class StepLog:
         if self._latest is None or started_at > self._latest:
             self._latest = started_at
 
-    def _suspend(self, name: str, remaining: timedelta) -> Suspended:
-        self.suspension = Suspended(name, remaining)
+    def _suspend(self, name: str, remaining: timedelta, event: str | None = None) -> Suspended:
+        self.suspension = Suspended(name, remaining, event)
         return self.suspension
 
     def _sleep_name(self, span: timedelta) -> str:

@@ -1,3 +1,6 @@
+-- A claim goes by the places of the rows that it has locked, which costs less than their ids. A row that is written anew in
+-- the moment between the snapshot and the lock is at a place that the snapshot does not see: the next claim takes it.
+
 -- name: SQL_CLAIM (queues, limit, lease, worker_id, drop_exhausted)
 -- Due rows, and the leases that lapsed first, of unpaused queues in (run_at, id) order, each leased to one worker; a lease that lapsed on the final attempt is buried instead and answered as dead or failed.
 with served as (

@@ -1,6 +1,7 @@
 -- An enqueue wakes the workers of its queue (channel x_jobs_wake, the queue as payload) at its commit: when a new job is
 -- due within a second, and no other such job of the queue has been created in the same quarter of a second. Commits
--- that notify wait for each other, so there are at most four a second for each queue.
+-- that notify wait for each other, so there are at most four a second for each queue. The quarter is that of the
+-- statement: what was announced when a long transaction began has been claimed when it commits.
 
 -- name: SQL_ENQUEUE_ONE (id, name, queue, input, idempotency_key, run_id, max_attempts, run_at, delay, tenant_id, traceparent, enqueued_by)
 -- One job with an id of its own is inserted, or nothing when a live job holds its key; the id when it was.
@@ -17,8 +18,8 @@ returning case
              and (select k.id -- of the table as it was before this statement
                     from x_jobs k
                    where k.queue = j.queue and k.run_at <= k.created_at + interval '1 second'
-                     and k.created_at >= date_bin('250 milliseconds', now(), 'epoch')
-                     and k.created_at < date_bin('250 milliseconds', now(), 'epoch') + interval '250 milliseconds'
+                     and k.created_at >= date_bin('250 milliseconds', statement_timestamp(), 'epoch')
+                     and k.created_at < date_bin('250 milliseconds', statement_timestamp(), 'epoch') + interval '250 milliseconds'
                    limit 1) is null
             then (select j.id from pg_notify('x_jobs_wake', j.queue))
             else j.id
@@ -49,8 +50,8 @@ with made as (
             and (select k.id
                    from x_jobs k
                   where k.queue = m.queue and k.run_at <= k.created_at + interval '1 second'
-                    and k.created_at >= date_bin('250 milliseconds', now(), 'epoch')
-                    and k.created_at < date_bin('250 milliseconds', now(), 'epoch') + interval '250 milliseconds'
+                    and k.created_at >= date_bin('250 milliseconds', statement_timestamp(), 'epoch')
+                    and k.created_at < date_bin('250 milliseconds', statement_timestamp(), 'epoch') + interval '250 milliseconds'
                   limit 1) is null
            then pg_notify('x_jobs_wake', m.queue)
          end as woken

@@ -24,6 +24,7 @@ select f.state as was, m.id, m.name, m.queue, m.state, m.input, m.idempotency_ke
 -- A finished job whose key is free becomes ready with all its attempts and the same run, whose named step and those that began after it are dropped; answers the state that it was in, the live job that holds its key, and the row when it moved.
 with found as (
   select j.id, j.state,
+         j.xmin = (select k.xmin from x_jobs k where k.id = $1) as unmoved, -- else it was waited for, and the steps that this statement sees are old
          (select k.id
             from x_jobs k
            where k.name = j.name and coalesce(k.tenant_id, '') = coalesce(j.tenant_id, '')
@@ -37,7 +38,7 @@ with found as (
   update x_jobs j
      set state = 'ready', attempt = 0, run_at = now(), visible_at = null, claimed_by = null, updated_at = now()
     from found f
-   where j.id = f.id and f.holder is null and f.state in ('done', 'failed', 'dead', 'cancelled')
+   where j.id = f.id and f.unmoved and f.holder is null and f.state in ('done', 'failed', 'dead', 'cancelled')
   returning j.id, j.name, j.queue, j.state, j.input, j.idempotency_key, j.run_id, j.attempt, j.max_attempts, j.claims,
             j.run_at, j.visible_at, j.claimed_by, j.last_error, j.last_error_stack, j.tenant_id, j.created_at,
             j.updated_at, j.traceparent, j.enqueued_by, j.progress
@@ -84,11 +85,15 @@ select f.state as was, m.id, m.name, m.queue, m.state, m.input, m.idempotency_ke
 -- name: SQL_REMOVE (id)
 -- A job that is not running is deleted, with the steps of its run when no other row of the run stands; answers the state that it was in, and the row when it went.
 with found as (
-  select j.id, j.state from x_jobs j where j.id = $1 for update
+  select j.id, j.state,
+         j.xmin = (select k.xmin from x_jobs k where k.id = $1) as unmoved -- else it was waited for, and what this statement sees of the run is old
+    from x_jobs j
+   where j.id = $1
+     for update
 ), gone as (
   delete from x_jobs j
    using found f
-   where j.id = f.id and f.state <> 'running'
+   where j.id = f.id and f.unmoved and f.state <> 'running'
   returning j.id, j.name, j.queue, j.state, j.input, j.idempotency_key, j.run_id, j.attempt, j.max_attempts, j.claims,
             j.run_at, j.visible_at, j.claimed_by, j.last_error, j.last_error_stack, j.tenant_id, j.created_at,
             j.updated_at, j.traceparent, j.enqueued_by, j.progress

@@ -448,6 +448,8 @@ class _Parts:
             if isinstance(settlement, Nack):
                 self._note_due(settlement)
                 _tell_attempt(run, execution)
+                if execution.awaits is not None:
+                    self._event(execution.awaits)  # it may have been published between the look for it and the parking
             if handle is not None and hooked:
                 self._in_background(announce(run.job, handle, execution, call=self.bodies.call))
         slots = [run.slot for run, _ in outcomes if run.slot is not None]
