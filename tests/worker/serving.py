@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -30,19 +30,27 @@ async def until(what: str, look: Callable[[], T], *, within: float = 15) -> T:
 class Faulty:
     """A driver in front of which something may happen to a statement: `fault(name, send)` sends it, or does not."""
 
-    def __init__(self, driver: Driver, owner: FaultyConnections) -> None:
+    def __init__(self, driver: Driver, owner: FaultyConnections, which: str) -> None:
         self._driver = driver
         self._owner = owner
+        self._which = which
         self.backend = driver.backend
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
         self._owner.sent.append(statement.name)
         if self._owner.before is not None:
             self._owner.before(statement.name)
+        await self._held("before", statement)
         rows = await self._driver.run(statement, **parameters)
         if self._owner.after is not None:
             self._owner.after(statement.name)
+        await self._held("after", statement)
         return rows
+
+    async def _held(self, when: str, statement: Statement) -> None:
+        waits = None if self._owner.hold is None else self._owner.hold(when, self._which, statement.name)
+        if waits is not None:
+            await waits
 
     async def run_script(self, text: str) -> None:
         await self._driver.run_script(text)
@@ -56,6 +64,7 @@ class FaultyConnections:
 
     Attributes:
         before, after: called with each statement's name; what they raise is what the worker gets.
+        hold: called with "before" or "after", the connection's name and the statement's; what it answers is awaited.
         sent: the names of the statements so far.
     """
 
@@ -63,11 +72,12 @@ class FaultyConnections:
         self._connections = connections
         self.before: Callable[[str], None] | None = None
         self.after: Callable[[str], None] | None = None
+        self.hold: Callable[[str, str, str], Awaitable[Any] | None] | None = None
         self.sent: list[str] = []
-        self.claims: Driver = Faulty(connections.claims, self)
-        self.beside: Driver = Faulty(connections.beside, self)
-        self.settles: Driver = Faulty(connections.settles, self)
-        self.keeper: Driver = Faulty(connections.keeper, self)
+        self.claims: Driver = Faulty(connections.claims, self, "claims")
+        self.beside: Driver = Faulty(connections.beside, self, "beside")
+        self.settles: Driver = Faulty(connections.settles, self, "settles")
+        self.keeper: Driver = Faulty(connections.keeper, self, "keeper")
         self.blocking: Driver = connections.blocking
         self.awaiting: Driver = connections.awaiting
 

@@ -766,7 +766,7 @@ async def test_a_slot_that_is_lost_stops_the_run(
             raise
 
     store.enqueue(work.call(n=7))
-    async with serving(connections, lease=0.6):
+    async with serving(connections, lease=3, heartbeat=0.2):
         await started.wait()
         ((key, slot, holder),) = _holders(store, "job-key:work:7")
         run_sync(store.driver.run(sql.SQL_SLOT_RELEASE, keys=[key], slots=[slot], holders=[holder]))

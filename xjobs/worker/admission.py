@@ -61,10 +61,11 @@ class Admission:
         """Start the runs of a claim that may start; each of the others is turned away before this returns.
 
         Raises:
-            Exception: the store of slots did not answer; the runs that needed one have been turned away, uncounted.
+            Exception: the store of slots did not answer, or there is no thread to be had; the runs that it kept from
+                running have been turned away, uncounted.
         """
         limited: list[Run] = []
-        for run in runs:
+        for place, run in enumerate(runs):
             if run.handle is None:
                 self._park(run)
             elif self._limiter is not None and not self._has_place(run, self._limiter):
@@ -72,7 +73,11 @@ class Admission:
             elif run.handle.concurrency_limit is not None:
                 limited.append(run)
             else:
-                self._start(run)
+                try:
+                    self._start(run)
+                except BaseException:
+                    self._turn_all_away([*limited, *runs[place:]])
+                    raise
         if limited:
             await self._take_slots(limited)
 
@@ -97,9 +102,7 @@ class Admission:
                 again_in=settings.poll,
             )
         except BaseException:
-            for run in runs:
-                self._abandon(run)
-                self._away(run, Nack(run.job, delay=settings.poll, counted=False), "shed")
+            self._turn_all_away(runs)
             raise
         for run, verdict in zip(runs, verdicts, strict=True):
             await self._decide(run, verdict)
@@ -120,6 +123,11 @@ class Admission:
             case KeyFailed(error):
                 self._abandon(run)
                 self._turn_away(run, await self._failed(run, error))
+
+    def _turn_all_away(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self._abandon(run)
+            self._away(run, Nack(run.job, delay=self._settings.poll, counted=False), "shed")
 
     def _park(self, run: Run) -> None:
         """Set aside a job that another version of the app may know."""

@@ -26,16 +26,20 @@ class Threads:
         self._threads: list[threading.Thread] = []
 
     def start(self, function: Callable[[], Any]) -> None:
-        """Run a function in a thread and a context of its own. What it raises is its own affair."""
+        """Run a function in a thread and a context of its own. What it raises is its own affair.
+
+        Raises:
+            RuntimeError: there is no thread to be had; the function is not run.
+        """
         context = contextvars.copy_context()
         with self._lock:
             grow = self._free == 0
             self._free += 0 if grow else -1
-        self._work.put(lambda: context.run(function))
         if grow:
             thread = threading.Thread(target=self._serve, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
+        self._work.put(lambda: context.run(function))
 
     def close(self, timeout: float) -> list[str]:
         """End the threads that are free and wait for them; the names of those that are still at work."""

@@ -48,6 +48,12 @@ SHARED = 100
 """The slots of a queue from which on one claim fills half of them, and not all; from twice as many on a second claim
 may be under way."""
 
+BESIDE_AGAIN = 5.0
+"""Seconds without second claims after one that failed: the server may have no connection left for them."""
+
+LAST_LOOK = 5.0
+"""Seconds that a worker without a deadline takes at its end to give back what a claim may have brought."""
+
 MAX_BACKLOG = 2_000
 """The most outcomes that may wait to be written before nothing more is claimed."""
 
@@ -206,6 +212,7 @@ class _Parts:
         self.asked = dict.fromkeys(self.settings.queues, 0)  # slots that claims under way may fill
         self.room = dict.fromkeys(self.settings.queues, -1)  # how many bodies at most leave slots for a second claim
         self.helper: asyncio.Task[None] | None = None
+        self.beside_from = 0.0  # when a second claim may be sent again after one that failed
         self.events: set[str] = set()  # that some run waits for, and that have come
         self.hooks: set[asyncio.Task[OnSettledFailed | None]] = set()
         self.strays = False  # a claim may have landed whose answer never came
@@ -223,15 +230,34 @@ class _Parts:
             if self.worker.state == "draining":
                 self.drain(self.worker.deadline)
             self._tell_start()
-            await self._claim_until_ending()
+            claims = asyncio.create_task(self._claim_until_ending(), name=f"{self.settings.worker_id} claims")
+            others.append(claims)
+            await self._until_claimed(claims)
             await self._until_empty()
         finally:
             if self.helper is not None:
                 others.append(self.helper)
             for task in others:
                 task.cancel()
-            await self._close(settles, others)
+            await _ended_within(self._left(), others)  # what claims turn away on their way out is still written
+            await self._close(settles)
             using.stop()
+
+    async def _until_claimed(self, claims: asyncio.Task[None]) -> None:
+        """Wait for the last claim, until the deadline if there is one: the server may never answer."""
+        ending = asyncio.create_task(self.ending.wait())
+        try:
+            await asyncio.wait([claims, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+        while not claims.done():
+            deadline = self.worker.deadline
+            left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+            if left <= 0:
+                log.warning("jobs.worker.claim-left")
+                return
+            await asyncio.wait([claims], timeout=left)
+        claims.result()
 
     def drain(self, deadline: float | None) -> None:
         """Claim nothing more; with a deadline, have bodies told to stop and jobs handed back before it."""
@@ -271,7 +297,7 @@ class _Parts:
                 continue
             try:
                 if self.strays:
-                    await self._give_back_strays()
+                    await self._give_back_strays(self.connections.claims)
                 more = await self._pass(self._asks(free))
             except Exception as problem:  # noqa: BLE001 - the next pass may succeed
                 _tell_failed(problem)
@@ -286,15 +312,18 @@ class _Parts:
         """Send a second claim while the main loop awaits one, since there are slots for it: the server has the next
         claim while the answer to the other one is read and its jobs are run.
         """
-        if self.helper is None and not (self.strays or self.ending.is_set() or self.settling.backlog > MAX_BACKLOG):
+        busy = self.helper is not None or self.settling.backlog > MAX_BACKLOG or self.ending.is_set()
+        if not busy and not self.strays and time.monotonic() >= self.beside_from:
             share = self._share(queue, self.settings.queues[queue])
             self._ask([queue], share)
             self.helper = asyncio.create_task(self._help(queue, share), name=f"{self.settings.worker_id} claims")
 
     async def _help(self, queue: str, limit: int) -> None:
         try:
-            await self._fill(self.connections.beside, [queue], limit)
+            async with asyncio.timeout(self.settings.lease.total_seconds()):  # a later answer is worth nothing
+                await self._fill(self.connections.beside, [queue], limit)
         except Exception as problem:  # noqa: BLE001 - the main loop goes on
+            self.beside_from = time.monotonic() + BESIDE_AGAIN
             _tell_failed(problem)
         finally:
             self.helper = None
@@ -384,7 +413,9 @@ class _Parts:
             handle = registry.find(job.name)
             if handle is not None and handle.ending_hook is not None:
                 self._in_background(announce_buried(job, handle, call=self.bodies.call))
-        if self.worker.state == "draining":  # since we asked: they would begin past the point of being told to stop
+        # Since we asked, the worker was told to end, and they would begin past the point of being told to stop; or
+        # their leases have run out, and they may be somebody else's by now.
+        if self.worker.state == "draining" or time.monotonic() >= until:
             self.admission.hand_back(runs)
         else:
             await self.admission.let_in(runs)
@@ -408,14 +439,12 @@ class _Parts:
         with suppress(RuntimeError):  # the loop has ended
             self.loop.call_soon_threadsafe(self.pace.wake)
 
-    async def _give_back_strays(self) -> None:
+    async def _give_back_strays(self, driver: Driver) -> None:
         """Have nothing under this worker's name that it does not know of; no claim may be under way."""
         if self.helper is not None:
             await self.helper
         known = [run.job for run in self.held.snapshot()]
-        count = await give_back(
-            self.connections.claims, known, queues=list(self.settings.queues), worker_id=self.settings.worker_id
-        )
+        count = await give_back(driver, known, queues=list(self.settings.queues), worker_id=self.settings.worker_id)
         self.strays = False
         if count:
             log.warning("jobs.claim.answer-lost", jobs=count)
@@ -486,6 +515,7 @@ class _Parts:
 
     async def _until_empty(self) -> None:
         """Wait for the runs that are held, until the deadline if there is one."""
+        self.empty.clear()  # a claim that was under way may have brought more
         self._look_whether_empty()
         while not self.empty.is_set():
             deadline = self.worker.deadline
@@ -498,16 +528,20 @@ class _Parts:
                 async with asyncio.timeout(min(1.0, left) if left is not None else 1.0):
                     await self.empty.wait()
 
-    async def _close(self, settles: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
+    async def _close(self, settles: asyncio.Task[None]) -> None:
         self.pace.close()
         self.settling.close()
         left = self._left()
         await asyncio.wait([settles], timeout=left)
         settles.cancel()
+        if self.strays:  # a claim that was cut off may have landed
+            with suppress(Exception):
+                async with asyncio.timeout(left or LAST_LOOK):
+                    await self._give_back_strays(self.connections.settles)
         stubborn = await self.bodies.close(0.0 if self.held.snapshot() else 1.0)
         if stubborn:
             log.warning("jobs.worker.bodies-left", bodies=len(stubborn), names=", ".join(stubborn))
-        await asyncio.gather(settles, *others, return_exceptions=True)
+        await _ended_within(self._left(), [settles])
         if not self.keeper.close(self._left()):
             log.warning("jobs.worker.keeper-left")
         with suppress(Exception):
@@ -542,6 +576,14 @@ class _Parts:
         )
         for queue in sorted(queues.keys() - registry.queues()):
             log.warning("jobs.worker.queue-unregistered", queue=queue)
+
+
+async def _ended_within(seconds: float | None, tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for tasks that have been cancelled; what they raise on their way out is nobody's."""
+    done, _ = await asyncio.wait(tasks, timeout=seconds)
+    for task in done:
+        if not task.cancelled():
+            task.exception()
 
 
 def _tell_failed(problem: Exception) -> None:
