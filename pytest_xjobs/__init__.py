@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from pytest_xjobs.environment import XjobsWarning
     from pytest_xjobs.faults import XjobsFaults
     from pytest_xjobs.queue import XjobsQueue
+    from pytest_xjobs.worker import Workers as XjobsWorkers
 
-__all__ = ["XjobsClock", "XjobsDdl", "XjobsFaults", "XjobsQueue", "XjobsWarning"]
+__all__ = ["XjobsClock", "XjobsDdl", "XjobsFaults", "XjobsQueue", "XjobsWarning", "XjobsWorkers"]
 
 _HOMES = {
     "XjobsClock": ("pytest_xjobs.clock", "Clock"),
@@ -23,6 +24,7 @@ _HOMES = {
     "XjobsFaults": ("pytest_xjobs.faults", "XjobsFaults"),
     "XjobsQueue": ("pytest_xjobs.queue", "XjobsQueue"),
     "XjobsWarning": ("pytest_xjobs.environment", "XjobsWarning"),
+    "XjobsWorkers": ("pytest_xjobs.worker", "Workers"),
 }
 
 

@@ -24,6 +24,7 @@ from xjobs.bridge import run_sync
 from xjobs.drivers.base import Driver
 from xjobs.operations import inspect
 from xjobs.records import Enqueued, JobRow
+from xjobs.states import FINISHED
 from xjobs.worker import Worker, settings
 from xjobs.worker.connections import Connections, MemoryConnections, PostgresConnections
 
@@ -35,8 +36,8 @@ WITHIN = 10.0
 POLL = 0.01
 LOG_SHOWN = 20  # lines
 
-# Real ones, also while a test has frozen time.
-_monotonic, _sleep = time.monotonic, time.sleep
+# Real ones, also while a test has frozen time: in a tuple, since freezegun replaces them where they are a module's own.
+_REAL = time.monotonic, time.sleep
 _names = itertools.count(1)
 
 
@@ -98,7 +99,8 @@ class _Waiting:
         """Wait until a job is in a state, and answer its row.
 
         Raises:
-            AssertionError: it is not within so many seconds; the message says how it stands.
+            AssertionError: it is not within so many seconds, or has finished in another state; the message says how it
+                stands.
         """
         __tracebackhide__ = True
         job_id = job if isinstance(job, UUID | str) else job.id
@@ -107,6 +109,8 @@ class _Waiting:
         def look() -> JobRow | None:
             nonlocal last
             last = run_sync(inspect.job(self._driver, job_id))
+            if last is not None and last.state != state and last.state in FINISHED:
+                raise AssertionError(f"job {job_id} will not be {state}: {stands()}{self._told()}")
             return last if last is not None and last.state == state else None
 
         def stands() -> str:
@@ -135,15 +139,16 @@ class _Waiting:
 
     def _wait(self, what: str, look: Callable[[], T | None], stands: Callable[[], str], within: float) -> T:
         __tracebackhide__ = True
-        deadline = _monotonic() + within
+        monotonic, sleep = _REAL
+        deadline = monotonic() + within
         while True:
             answer = look()
             if answer:
                 return answer
             self._check()
-            if _monotonic() > deadline:
-                raise AssertionError(f"waited {within:g} s for {what}: {stands()}{self._told()}")
-            _sleep(POLL)
+            if monotonic() > deadline:
+                raise AssertionError(f"waited {within:g} s for {what}: {stands()}{_frozen()}{self._told()}")
+            sleep(POLL)
 
     def _check(self) -> None:
         """Raise when the worker has ended, so that there is nothing to wait for."""
@@ -152,6 +157,18 @@ class _Waiting:
     def _told(self) -> str:
         """What the worker has logged last, for messages."""
         return ""
+
+
+def _frozen() -> str:
+    """Why a worker in this process may stand still."""
+    before = time.monotonic()
+    _REAL[1](POLL)
+    if time.monotonic() != before:
+        return ""
+    return (
+        "; the test has frozen time.monotonic(), on which the worker's event loop runs: use xjobs_clock.freeze(), or"
+        " freezegun's real_asyncio=True"
+    )
 
 
 class ThreadWorker(_Waiting):
@@ -216,9 +233,9 @@ class ThreadWorker(_Waiting):
             failure, self._failure = self._failure, None
             raise failure
         name = self.worker.settings.worker_id
-        deadline = _monotonic() + 1
-        while (left := _threads(name)) and _monotonic() < deadline:
-            _sleep(POLL)
+        deadline = _REAL[0]() + 1
+        while (left := _threads(name)) and _REAL[0]() < deadline:
+            _REAL[1](POLL)
         return [f"worker {name} was stopped, and its thread {each!r} is still at work" for each in left]
 
     def _check(self) -> None:
@@ -305,11 +322,12 @@ class ProcessWorker(_Waiting):
             AssertionError: it runs on after so many seconds.
         """
         __tracebackhide__ = True
-        deadline = _monotonic() + within
+        monotonic, sleep = _REAL
+        deadline = monotonic() + within
         while self._process.poll() is None:
-            if _monotonic() > deadline:
+            if monotonic() > deadline:
                 raise AssertionError(f"waited {within:g} s for the worker process to end{self._told()}")
-            _sleep(POLL)
+            sleep(POLL)
         self._reader.join()
         return self._process.returncode
 

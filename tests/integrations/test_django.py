@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import django
+import psycopg
 import pytest
 from django.conf import settings
 from django.db import DatabaseError, connection as proxy, connections, transaction
 from psycopg.conninfo import conninfo_to_dict
 
 import xjobs
-from pytest_xjobs import XjobsQueue
+from pytest_xjobs import XjobsQueue, XjobsWorkers
 
 Work = xjobs.JobHandle[Any, Any, Any]
 
@@ -117,3 +118,38 @@ def test_a_block_that_must_roll_back_is_refused(xjobs_queue: XjobsQueue, work: W
         with pytest.raises(xjobs.TransactionAborted):
             work.using(connection=proxy).enqueue(n=1)
     assert queued(xjobs_queue) == []
+
+
+@pytest.mark.parametrize("xjobs_backend", ["memory"], indirect=True)
+def test_a_transaction_without_atomic_cannot_be_followed(xjobs_queue: XjobsQueue, work: Work) -> None:
+    """The job was there for good, whatever became of the transaction."""
+    proxy.ensure_connection()
+    transaction.set_autocommit(False)
+    with pytest.raises(xjobs.ConnectionUnsupported, match="autocommit of Django's database 'default' is off"):
+        work.using(connection=proxy).enqueue(n=1)
+    transaction.rollback()
+    transaction.set_autocommit(True)
+    assert xjobs_queue.jobs() == []
+
+
+@pytest.mark.parametrize("xjobs_backend", ["pg"], indirect=True)
+def test_a_worker_has_a_connection_that_broke_replaced(
+    xjobs_queue: XjobsQueue, xjobs_worker: XjobsWorkers, xjobs_dsn: str
+) -> None:
+    """Only requests did, so after one failover each `def` body that used the database failed until the worker ended."""
+    used: list[int] = []
+
+    @xjobs.job(key=xjobs.NO_KEY, retry=1)
+    def ask(end: bool) -> None:
+        connections["default"].ensure_connection()
+        with proxy.cursor() as cursor:
+            cursor.execute("select pg_backend_pid()")
+            used.append(cursor.fetchone()[0])
+        if end:
+            with psycopg.connect(xjobs_dsn, autocommit=True) as other:
+                other.execute("select pg_terminate_backend(%s)", [used[-1]])
+
+    worker = xjobs_worker.start(concurrency=1)
+    for end in (True, False, False):
+        worker.wait_for(ask.enqueue(end=end))
+    assert len(set(used)) == 3

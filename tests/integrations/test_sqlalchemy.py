@@ -198,3 +198,19 @@ def test_an_unknown_connection_is_refused_by_name(xjobs_queue: XjobsQueue, work:
     ):
         work.using(connection=connection).enqueue(n=1)
     xjobs_queue.assert_not_enqueued(work)
+
+
+@pytest.mark.parametrize("level", ["of the engine", "of the connection"])
+def test_where_each_statement_commits_so_does_the_enqueue(
+    xjobs_queue: XjobsQueue, work: xjobs.JobHandle[Any, Any, Any], url: str, level: str
+) -> None:
+    """In memory it waited for a commit that never came, and a rollback took it back."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT") if level == "of the engine" else create_engine(url)
+    with engine.connect() as connection:
+        if level == "of the connection":
+            connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        work.using(connection=connection).enqueue(n=1)
+        xjobs_queue.assert_enqueued(work.call(n=1))
+        connection.rollback()
+    xjobs_queue.assert_enqueued(work.call(n=1))
+    engine.dispose()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from uuid import UUID
 
+import freezegun
 import pytest
 from inner_run import Inner
 
@@ -230,3 +232,26 @@ def test_a_test_that_has_no_worker_imports_none(inner: Inner) -> None:
         """
     )
     inner.subprocess().assert_outcomes(passed=1)
+
+
+def test_a_wait_ends_also_while_the_test_has_frozen_the_monotonic_clock(
+    xjobs_worker: Workers, xjobs_queue: XjobsQueue
+) -> None:
+    """It never did: freezegun replaces `time.monotonic` wherever a module holds it by a name of its own."""
+    worker = xjobs_worker.start()
+    with (
+        freezegun.freeze_time("2031-05-06"),
+        pytest.raises(AssertionError, match=r"waited 0\.3 s for job .*: there is no job .*frozen time\.monotonic"),
+    ):
+        worker.wait_for(UUID(int=1), within=0.3)
+
+
+def test_a_wait_for_what_can_be_no_more_ends_at_once(xjobs_worker: Workers, xjobs_queue: XjobsQueue) -> None:
+    @job(key=NO_KEY, retry=1)
+    async def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(
+        AssertionError, match=r"will not be done: job 'fails' \(.*\) is dead in attempt 1, .*ValueError: no"
+    ):
+        xjobs_worker.start().wait_for(fails.enqueue(), within=600)

@@ -42,9 +42,15 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
 
     Raises:
         TransactionAborted: the `atomic` block must be rolled back.
+        ConnectionUnsupported: it is in a transaction without `atomic`, whose end Django tells nobody.
     """
     wrapper = _wrapper(connection)
     if not wrapper.in_atomic_block:
+        if wrapper.connection is not None and not wrapper.autocommit:
+            raise ConnectionUnsupported(
+                f"autocommit of Django's database {wrapper.alias!r} is off, and a queue in memory cannot follow that",
+                "use transaction.atomic(), or run this test on Postgres",
+            )
         return memory
     follower = _followers.get(wrapper)
     if follower is not None:

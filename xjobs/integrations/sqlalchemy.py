@@ -36,8 +36,13 @@ async def join(connection: Any) -> Driver:
 
 
 async def follow(connection: Any, memory: MemoryDriver) -> Driver:
-    """A memory transaction that ends as the transaction of the session or connection does, savepoints included."""
+    """A memory transaction that ends as the transaction of the session or connection does, savepoints included.
+
+    Where each statement commits by itself, at the isolation level AUTOCOMMIT, there is nothing to follow.
+    """
     core = await _core(connection)
+    if core._is_autocommit_isolation():  # noqa: SLF001 - what is public asks the database
+        return memory
     follower = _followers.get(core)
     if follower is None:
         _listen(core)

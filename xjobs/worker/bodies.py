@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -149,6 +150,7 @@ class Bodies:
 
     def _in_thread(self, run: Run, handle: JobHandle[Any, Any, Any]) -> None:
         execution: Execution | None = None
+        _close_old_connections()
         try:
             execution = run_sync(
                 execute(
@@ -166,6 +168,7 @@ class Bodies:
             pass
         except BaseException as problem:  # noqa: BLE001 - the thread serves other jobs after this one
             log.error("jobs.worker.attempt-failed", cause=problem, job=run.job.id, name=run.job.name)
+        _close_old_connections()
         self._finished.append((run, execution))
         if not self._collecting:
             self._collecting = True
@@ -179,6 +182,16 @@ class Bodies:
         self._collecting = False
         while self._finished:
             self._ended(*self._finished.popleft())
+
+
+def _close_old_connections() -> None:
+    """Have Django close those of this thread's connections that broke or are too old, as it does around requests."""
+    db, conf = sys.modules.get("django.db"), sys.modules.get("django.conf")
+    if db is not None and conf is not None and conf.settings.configured:
+        try:
+            db.close_old_connections()
+        except Exception as problem:  # noqa: BLE001 - the body will meet what there is to meet
+            log.warning("jobs.worker.connections-left", error=str(problem))
 
 
 async def _call_body(callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:
