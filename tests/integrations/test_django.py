@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from django.conf import settings
 from django.db import DatabaseError, connection as proxy, connections, transaction
+from django.test import TestCase
 from psycopg.conninfo import conninfo_to_dict
 
 import xjobs
@@ -120,16 +121,70 @@ def test_a_block_that_must_roll_back_is_refused(xjobs_queue: XjobsQueue, work: W
     assert queued(xjobs_queue) == []
 
 
-@pytest.mark.parametrize("xjobs_backend", ["memory"], indirect=True)
-def test_a_transaction_without_atomic_cannot_be_followed(xjobs_queue: XjobsQueue, work: Work) -> None:
-    """The job was there for good, whatever became of the transaction."""
-    proxy.ensure_connection()
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_a_transaction_without_atomic(xjobs_queue: XjobsQueue, work: Work, ending: str) -> None:
+    """In memory the job was there at once, whatever became of the transaction."""
     transaction.set_autocommit(False)
-    with pytest.raises(xjobs.ConnectionUnsupported, match="autocommit of Django's database 'default' is off"):
-        work.using(connection=proxy).enqueue(n=1)
+    work.using(connection=proxy).enqueue(n=1)
+    assert queued(xjobs_queue) == []
+    getattr(transaction, ending)()
+    assert queued(xjobs_queue) == ([1] if ending == "commit" else [])
+    work.using(connection=proxy).enqueue(n=2)
     transaction.rollback()
     transaction.set_autocommit(True)
-    assert xjobs_queue.jobs() == []
+    assert queued(xjobs_queue) == ([1] if ending == "commit" else [])
+
+
+def test_savepoints_that_are_made_by_hand(xjobs_queue: XjobsQueue, work: Work) -> None:
+    """Memory followed those of `atomic` only: the job stayed, and so did its key."""
+    with transaction.atomic():
+        work.using(connection=proxy).enqueue(n=1)
+        first = transaction.savepoint()
+        work.using(connection=proxy).enqueue(n=2)
+        transaction.savepoint_rollback(first)
+        assert not work.using(connection=proxy).enqueue(n=2).deduped
+        transaction.savepoint_rollback(first)
+        kept = transaction.savepoint()
+        work.using(connection=proxy).enqueue(n=3)
+        transaction.savepoint_commit(kept)
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            inner = transaction.savepoint()
+            work.using(connection=proxy).enqueue(n=4)
+            transaction.savepoint_commit(inner)
+            raise ZeroDivisionError
+    assert queued(xjobs_queue) == [1, 3]
+
+
+def test_a_savepoint_older_than_the_first_enqueue(xjobs_queue: XjobsQueue, work: Work) -> None:
+    with transaction.atomic():
+        begin = transaction.savepoint()
+        work.using(connection=proxy).enqueue(n=1)
+        transaction.savepoint_rollback(begin)
+    assert queued(xjobs_queue) == []
+
+
+def test_callbacks_that_a_test_captures_are_the_apps_alone(xjobs_queue: XjobsQueue, work: Work) -> None:
+    """A callback of the queue's own, put first, had one that was captured before run again, and was counted."""
+    ran: list[str] = []
+    with transaction.atomic():
+        with TestCase.captureOnCommitCallbacks(execute=True) as first:
+            transaction.on_commit(lambda: ran.append("first"))
+        with TestCase.captureOnCommitCallbacks(execute=True) as second, transaction.atomic():
+            transaction.on_commit(lambda: ran.append("second"))
+            work.using(connection=proxy).enqueue(n=1)
+        assert (ran, len(first), len(second)) == (["first", "second"], 1, 1)
+        assert queued(xjobs_queue) == [], "the outer block may still roll back"
+        transaction.set_rollback(True)
+    assert queued(xjobs_queue) == []
+
+
+def test_a_connection_that_is_closed_takes_its_jobs_along(xjobs_queue: XjobsQueue, work: Work) -> None:
+    transaction.set_autocommit(False)
+    work.using(connection=proxy).enqueue(n=1)
+    proxy.close()
+    assert queued(xjobs_queue) == []
+    work.using(connection=proxy).enqueue(n=1)
+    assert queued(xjobs_queue) == [1]
 
 
 @pytest.mark.parametrize("xjobs_backend", ["pg"], indirect=True)

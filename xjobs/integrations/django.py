@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from xjobs.drivers.base import Driver
-from xjobs.drivers.memory import MemoryDriver
+from xjobs.drivers.memory import MemoryDriver, MemoryTransaction
 from xjobs.drivers.session import aborted
 from xjobs.errors import ConnectionUnsupported
-from xjobs.integrations.following import MarkedTransaction
 
 
 async def join(connection: Any) -> Driver:
@@ -35,30 +35,24 @@ async def join(connection: Any) -> Driver:
 
 
 async def follow(connection: Any, memory: MemoryDriver) -> Driver:
-    """A memory transaction that ends as the outermost `atomic` block does, savepoints included.
+    """A memory transaction that ends as the outermost `atomic` block does, or the transaction where autocommit is off;
+    savepoints included.
 
-    Outside of `atomic` there is nothing to follow. Where a test rolls its outermost block back, as Django's TestCase
-    does, the job never appears, like any `on_commit` callback.
+    Outside of both there is nothing to follow. Where a test rolls its outermost block back, as Django's TestCase does,
+    the job never appears, as on Postgres.
 
     Raises:
         TransactionAborted: the `atomic` block must be rolled back.
-        ConnectionUnsupported: it is in a transaction without `atomic`, whose end Django tells nobody.
     """
     wrapper = _wrapper(connection)
-    if not wrapper.in_atomic_block:
-        if wrapper.connection is not None and not wrapper.autocommit:
-            raise ConnectionUnsupported(
-                f"autocommit of Django's database {wrapper.alias!r} is off, and a queue in memory cannot follow that",
-                "use transaction.atomic(), or run this test on Postgres",
-            )
+    if not _in_transaction(wrapper):
         return memory
     follower = _followers.get(wrapper)
-    if follower is not None:
-        follower.look()
-    if follower is None or not follower.transaction.open or follower.transaction.memory is not memory:
+    if follower is None:
+        _watch(wrapper)
+    if follower is None or not follower.transaction.open or follower.memory is not memory:
         follower = _followers[wrapper] = _Follower(wrapper, memory)
-    follower.mark()
-    return follower.transaction.driver
+    return follower.transaction
 
 
 def _wrapper(connection: Any) -> Any:
@@ -69,34 +63,75 @@ def _wrapper(connection: Any) -> Any:
     return wrapper
 
 
-class _Follower:
-    """Ends a memory transaction as a Django connection's outermost `atomic` block ends.
+def _in_transaction(wrapper: Any) -> bool:
+    return bool(wrapper.in_atomic_block or (wrapper.connection is not None and not wrapper.autocommit))
 
-    Every write has an `on_commit` callback: Django drops those of a savepoint that rolls back, and calls the others
-    after the commit. They are moved to the front, so that no callback of the app runs between them.
-    """
+
+class _Follower:
+    """A memory transaction that follows the transaction of a Django connection."""
 
     def __init__(self, wrapper: Any, memory: MemoryDriver) -> None:
-        self.transaction = MarkedTransaction(memory, self.look)
-        self._wrapper = wrapper
-        self._callbacks: dict[int, Any] = {}
-        self._committed: set[int] = set()
-
-    def mark(self) -> None:
-        """Mark what is about to be written, and undo what savepoints have taken back."""
-        mark = self.transaction.next_mark()
-        waiting = [callback for _, callback, _ in self._wrapper.run_on_commit]
-        self.transaction.set_mark(mark, [m for m, callback in self._callbacks.items() if callback in waiting])
-        self._callbacks[mark] = partial(self._committed.add, mark)
-        self._wrapper.on_commit(self._callbacks[mark])
-        self._wrapper.run_on_commit.insert(0, self._wrapper.run_on_commit.pop())
+        self.memory = memory
+        self.transaction: MemoryTransaction = memory.begin()
+        self.marks: dict[str, int] = {}
+        # Not the wrapper itself, which is the key under which this object is held.
+        self._wrapper = ref(wrapper)
+        memory.store.followed.append(self.look)
 
     def look(self) -> None:
-        """End the memory transaction if the block has ended."""
-        if self._committed:
-            self.transaction.commit(standing=self._committed)
-        elif not self._wrapper.in_atomic_block:
+        """Roll back what was dropped with its transaction open, and forget what has ended."""
+        wrapper = self._wrapper()
+        if self.transaction.open and (wrapper is None or not _in_transaction(wrapper)):
             self.transaction.rollback()
+        if not self.transaction.open and self.look in self.memory.store.followed:
+            self.memory.store.followed.remove(self.look)
+
+    def committed(self, autocommit: bool = True) -> None:
+        """The transaction has committed, or autocommit was turned on, which commits it; off is its beginning."""
+        if autocommit:
+            self.transaction.commit()
+
+    def ended(self) -> None:
+        """It was rolled back, or its connection closed."""
+        self.transaction.rollback()
+
+    def savepoint(self, name: str) -> None:
+        """A savepoint has been made."""
+        self.marks[name] = self.transaction.mark()
+
+    def back_to(self, name: str) -> None:
+        """It was rolled back to; one that is older than the first enqueue has no mark: everything came after it."""
+        self.transaction.rollback_to(self.marks.get(name, 0))
 
 
 _followers: WeakKeyDictionary[Any, _Follower] = WeakKeyDictionary()
+
+_TOLD: dict[str, Callable[..., None]] = {
+    "_commit": _Follower.committed,
+    "_set_autocommit": _Follower.committed,
+    "_rollback": _Follower.ended,
+    "_close": _Follower.ended,
+    "_savepoint": _Follower.savepoint,
+    "_savepoint_rollback": _Follower.back_to,
+}
+"""What a follower is told of what Django sends. Its `on_commit` callbacks do not serve: tests capture and count them,
+they come after those that were there before, and savepoints that are made by hand leave them as they are."""
+
+
+def _watch(wrapper: Any) -> None:
+    """Have the follower of a connection told of what is sent on it, for as long as the connection lives."""
+    for name, tell in _TOLD.items():
+        setattr(wrapper, name, partial(_sent, ref(wrapper), getattr(type(wrapper), name), tell))
+
+
+def _sent(wrapper: ref[Any], send: Callable[..., Any], tell: Callable[..., None], *given: Any) -> Any:
+    connection = wrapper()
+    told = tell is _Follower.ended  # that one also when it fails
+    try:
+        answer = send(connection, *given)
+        told = True
+        return answer
+    finally:
+        follower = _followers.get(connection)
+        if told and follower is not None and follower.transaction.open:
+            tell(follower, *given)
