@@ -15,6 +15,7 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
+    Never,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -427,7 +428,7 @@ class _Declare(Protocol):
 
 
 def job(
-    *,
+    *misplaced: Never,
     key: KeyRule | None = None,
     name: str | None = None,
     queue: str = "default",
@@ -457,6 +458,12 @@ def job(
         DeclarationInvalid: another option or the function's signature cannot be used; the message names it.
         JobDuplicate: the name is taken by another function.
     """
+
+    if misplaced:
+        raise DeclarationInvalid(
+            f"job() was given {misplaced[0]!r}",
+            'write @job(key="...") above the function, with the parentheses and each option by its name',
+        )
 
     def declare(body: Callable[..., Any]) -> JobHandle[Any, Any, Any]:
         body_name = getattr(body, "__name__", None)

@@ -214,3 +214,15 @@ async def tell() -> None:
 def test_an_event_loop_that_is_not_installed(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert_failed(run("--app", "goodapp", "--loop", "uvloop"), "uvloop, which is not installed", "pytest-xjobs[uvloop]")
+
+
+def test_an_app_that_would_have_to_be_awaited(app: Path) -> None:
+    """It was called and never awaited, and the worker began without what it sets up."""
+    (app / "asyncapp.py").write_text("async def setup() -> None: ...")
+    assert_failed(run("--app", "asyncapp:setup"), "asyncapp:setup is an async def function")
+
+
+@pytest.mark.parametrize("given", ["", ",", " , "])
+def test_queues_that_are_none(app: Path, given: str) -> None:
+    """What a variable of the shell that is not set leaves: it served every queue."""
+    assert_failed(run("--app", "goodapp", "--queues", given), "names no queue")

@@ -269,3 +269,10 @@ def test_a_declaration_that_cannot_be_is_refused_with_its_code(name: str) -> Non
 def test_a_handle_is_no_body() -> None:
     with pytest.raises(xjobs.DeclarationInvalid):
         declare(declare(work))
+
+
+def test_the_decorator_without_parentheses() -> None:
+    def body(n: int) -> None: ...
+
+    with pytest.raises(xjobs.DeclarationInvalid, match=r"job\(\) was given <function .*body.*with the parentheses"):
+        xjobs.job(body)  # type: ignore[arg-type]

@@ -133,3 +133,8 @@ def test_looking_does_not_leave_counts_behind() -> None:
     for n in range(100):
         limiter.blocked_by(f"q{n}", f"t{n}")
     assert (len(limiter._of_queue), len(limiter._of_tenant)) == (0, 0)
+
+
+def test_a_rate_that_is_none() -> None:
+    with pytest.raises(xjobs.Invariant, match=r"rate_per_tenant is 5: give a Rate"):
+        Limiter(rate_per_tenant=5)  # type: ignore[arg-type]

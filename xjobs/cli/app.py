@@ -57,6 +57,10 @@ def _attribute(module: ModuleType, attribute: str) -> Any:
             near = get_close_matches(part, dir(found), n=1)
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise Failure(f"module {module.__name__!r} has no attribute {attribute!r}{hint}") from None
+    if inspect.iscoroutinefunction(found):
+        raise Failure(
+            f"{module.__name__}:{attribute} is an async def function: name the module, or a def that sets it up"
+        )
     if not inspect.isfunction(found):
         return found
     try:

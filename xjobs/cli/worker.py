@@ -31,7 +31,10 @@ of which none is in a cycle."""
 
 
 def _names(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> list[str] | None:
-    return [name for text in given for name in text.split(",") if name] or None
+    names = [name.strip() for text in given for name in text.split(",") if name.strip()]
+    if given and not names:
+        raise click.BadParameter(f"{given[0]!r} names no queue: leave the option out to serve those of the app's jobs")
+    return names or None
 
 
 def _slots(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> int | dict[str, int] | None:

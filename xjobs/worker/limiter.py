@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NamedTuple
 
+from xjobs.errors import Invariant
 from xjobs.limits import check_count, check_duration
 
 GLOBAL_TENANT = "global"
@@ -78,6 +79,8 @@ class Limiter:
         self._per_tenant = None if per_tenant is None else check_count(per_tenant, "per_tenant")
         self._rate, self._window = None, 0.0
         if rate_per_tenant is not None:
+            if not isinstance(rate_per_tenant, Rate):
+                raise Invariant(f"rate_per_tenant is {rate_per_tenant!r}", "give a Rate, such as Rate(5, window=60)")
             window = check_duration(rate_per_tenant.window, "window", low=timedelta(microseconds=1))
             self._rate = check_count(rate_per_tenant.limit, "rate_per_tenant")
             self._window = window.total_seconds()
