@@ -18,12 +18,13 @@ from uuid import UUID
 
 import pytest
 
+from pytest_xjobs.clock import Clock
 from pytest_xjobs.environment import Environment
 from pytest_xjobs.freezes import ClockState, real_now
 from xjobs.bridge import run_sync
 from xjobs.drivers.base import Driver
 from xjobs.operations import inspect
-from xjobs.records import Enqueued, JobRow
+from xjobs.records import Enqueued, JobRow, Waiting
 from xjobs.states import FINISHED
 from xjobs.worker import Worker, settings
 from xjobs.worker.connections import Connections, MemoryConnections, PostgresConnections
@@ -34,6 +35,9 @@ WITHIN = 10.0
 """Seconds that a wait takes at most, where the test says nothing."""
 
 POLL = 0.01
+SOON = timedelta(seconds=0.5)
+"""For how long a worker puts back a job at most for which there is no slot: it polls in half of it."""
+
 LOG_SHOWN = 20  # lines
 
 # Real ones, also while a test has frozen time: in a tuple, since freezegun replaces them where they are a module's own.
@@ -94,6 +98,7 @@ class _Waiting:
     """What tests wait for, whatever runs the worker."""
 
     _driver: Driver
+    _clock: Clock
 
     def wait_for(self, job: Enqueued | JobRow | UUID | str, state: str = "done", *, within: float = WITHIN) -> JobRow:
         """Wait until a job is in a state, and answer its row.
@@ -122,7 +127,7 @@ class _Waiting:
         return self._wait(f"job {job_id} to be {state}", look, stands, within)
 
     def wait_until_idle(self, *, within: float = WITHIN) -> None:
-        """Wait until no job runs and none is due.
+        """Wait until no job runs, none is due, and none comes back in a moment since its limit was reached.
 
         Raises:
             AssertionError: there still is one after so many seconds; the message names it.
@@ -132,8 +137,13 @@ class _Waiting:
 
         def look() -> bool:
             left = run_sync(inspect.waiting(self._driver))
-            busy[:] = [f"{job.name} is {job.state}" for job in left if job.due or job.state == "running"]
+            busy[:] = [f"{job.name} is {job.state}" for job in left if job.due or job.state == "running" or soon(job)]
             return not busy
+
+        def soon(job: Waiting) -> bool:
+            """Whether it is one that a worker has put back for a moment; a job for later is delayed, and not ready."""
+            back = job.state == "ready" and not job.paused and job.due_at - self._clock.now <= SOON
+            return back and self._clock.state.mode != "frozen"
 
         self._wait("the queue to be idle", look, lambda: ", ".join(busy[:5]), within)
 
@@ -179,7 +189,7 @@ class ThreadWorker(_Waiting):
     def __init__(self, environment: Environment, options: dict[str, Any]) -> None:
         driver = environment.source.driver("blocking")
         assert driver is not None  # noqa: S101 - a test's source has both colours
-        self._driver = driver
+        self._driver, self._clock = driver, environment.clock
         quick = {"poll": 0.02, "idle_poll": 0.1, "idle_poll_woken": 0.1, "worker_id": f"test-worker-{next(_names)}"}
         self.worker = Worker(
             _connections(environment), settings(**{**quick, **options}), clock=lambda: environment.clock.now
@@ -259,7 +269,7 @@ class ProcessWorker(_Waiting):
         driver = environment.source.driver("blocking")
         assert driver is not None  # noqa: S101 - a test's source has both colours
         assert environment.dsn is not None  # noqa: S101 - the caller looked
-        self._driver = driver
+        self._driver, self._clock = driver, environment.clock
         path = os.pathsep.join(entry or directory for entry in sys.path)
         self._process = subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "xjobs.cli", "worker", "--app", app, *options],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from datetime import timedelta
 from uuid import UUID
@@ -255,3 +256,15 @@ def test_a_wait_for_what_can_be_no_more_ends_at_once(xjobs_worker: Workers, xjob
         AssertionError, match=r"will not be done: job 'fails' \(.*\) is dead in attempt 1, .*ValueError: no"
     ):
         xjobs_worker.start().wait_for(fails.enqueue(), within=600)
+
+
+def test_idleness_is_not_while_jobs_wait_for_their_limit(xjobs_worker: Workers, xjobs_queue: XjobsQueue) -> None:
+    """Those that had been put back for a moment did not count."""
+
+    @job(key=NO_KEY, concurrency_limit=2)
+    async def limited(n: int) -> None:
+        await asyncio.sleep(0.02)
+
+    xjobs_queue.enqueue_many([limited.call(n=n) for n in range(10)])
+    xjobs_worker.start().wait_until_idle()
+    assert {row.state for row in xjobs_queue.jobs()} == {"done"}
