@@ -75,7 +75,6 @@ class FaultyConnections:
         self.hold: Callable[[str, str, str], Awaitable[Any] | None] | None = None
         self.sent: list[str] = []
         self.claims: Driver = Faulty(connections.claims, self, "claims")
-        self.beside: Driver = Faulty(connections.beside, self, "beside")
         self.settles: Driver = Faulty(connections.settles, self, "settles")
         self.keeper: Driver = Faulty(connections.keeper, self, "keeper")
         self.blocking: Driver = connections.blocking

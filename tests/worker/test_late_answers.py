@@ -16,12 +16,8 @@ from serving import QUICK, FaultyConnections, serving, until
 import xjobs
 from xjobs import NO_KEY, job, registry
 from xjobs.bridge import run_sync
-from xjobs.errors import DriverUnavailable
 from xjobs.operations.claim import take
 from xjobs.worker import Worker, settings
-
-JOBS, SLOTS = 900, 400
-TWO = pytest.mark.parametrize("connections", ["postgres"], indirect=True)  # memory answers at once: no claim is beside
 
 
 @pytest.fixture(autouse=True)
@@ -30,127 +26,68 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_cached", None)
 
 
-def rows(store: xjobs.Queue) -> list[xjobs.JobRow]:
-    found = page = store.jobs(limit=200)
-    while len(page) == 200:
-        page = store.jobs(limit=200, after=page[-1])
-        found = [*found, *page]
-    return found
-
-
 def states(store: xjobs.Queue) -> Counter[str]:
-    return Counter(row.state for row in rows(store))
+    return Counter(row.state for row in store.jobs(limit=200))
 
 
 @pytest.fixture
-def ran(store: xjobs.Queue) -> Counter[int]:
-    """How often the body of each job has been called; the jobs are queued."""
-    ran: Counter[int] = Counter()
+def ran(store: xjobs.Queue) -> list[int]:
+    """The jobs whose bodies have been called; five are queued."""
+    ran: list[int] = []
 
-    @job(key=NO_KEY, name="one-of-many")
+    @job(key=NO_KEY, name="one-of-some")
     async def work(n: int) -> None:
-        ran[n] += 1
-        await asyncio.sleep(0)
+        ran.append(n)
 
-    store.enqueue_many([work.call(n=n) for n in range(JOBS)])
+    store.enqueue_many([work.call(n=n) for n in range(5)])
     return ran
 
 
-class Hung:
-    """Holds the claims of one connection for ever, and has those of the other take a moment."""
+async def test_a_worker_ends_in_time_though_a_claim_is_never_answered(
+    connections: FaultyConnections, ran: list[int]
+) -> None:
+    reached = asyncio.Event()
 
-    def __init__(self, which: str) -> None:
-        self.which = which
-        self.reached = asyncio.Event()
-
-    def __call__(self, when: str, which: str, name: str) -> Awaitable[Any] | None:
+    def hang(when: str, _which: str, name: str) -> Awaitable[Any] | None:
         if (when, name) != ("before", "SQL_CLAIM"):
             return None
-        if which != self.which:
-            return asyncio.sleep(0.05)
-        self.reached.set()
+        reached.set()
         return asyncio.Event().wait()
 
-
-@TWO
-@pytest.mark.parametrize("which", ["claims", "beside"])
-async def test_a_worker_ends_in_time_though_a_claim_is_never_answered(
-    connections: FaultyConnections, ran: Counter[int], which: str
-) -> None:
-    connections.hold = hung = Hung(which)
-    worker = Worker(connections, settings(worker_id="w", **QUICK, concurrency=SLOTS))
+    connections.hold = hang
+    worker = Worker(connections, settings(worker_id="w", **QUICK))
     task = asyncio.create_task(worker.run())
-    await asyncio.wait_for(hung.reached.wait(), 10)
+    await asyncio.wait_for(reached.wait(), 10)
     began = time.monotonic()
     worker.stop(within=1)
     await asyncio.wait_for(task, 10)
     assert time.monotonic() - began < 5
-    assert set(ran.values()) <= {1}
+    assert ran == []
 
 
-@TWO
-async def test_a_second_claim_that_is_never_answered_keeps_no_other_from_being_sent(
-    connections: FaultyConnections, store: xjobs.Queue, ran: Counter[int]
-) -> None:
-    """A claim that fails has the worker look for strays, which waits until no claim is under way."""
-    connections.hold = hung = Hung("beside")
-
-    def fail(name: str) -> None:
-        if name == "SQL_CLAIM" and hung.reached.is_set() and not failed:
-            failed.append(True)
-            raise DriverUnavailable("the connection broke", "connect again")
-
-    failed: list[bool] = []
-    connections.before = fail
-    async with serving(connections, concurrency=SLOTS, lease=1.5):
-        await until("all to be done", lambda: states(store) == {"done": JOBS})
-    assert failed
-    assert set(ran.values()) == {1}
-
-
-@TWO
 async def test_a_claim_that_is_answered_after_its_lease_begins_nothing(
-    connections: FaultyConnections, store: xjobs.Queue, ran: Counter[int]
+    connections: FaultyConnections, store: xjobs.Queue, ran: list[int]
 ) -> None:
-    """The other claim of the same worker had taken the rows again by then, and both ran them."""
-    late: list[str] = []
+    """The bodies ran besides those of whoever had the jobs by then."""
+    stolen: list[xjobs.ClaimedJob] = []
 
     async def hold_back() -> None:
-        late.append("held")
-        try:
-            await until("the rows to be taken again", lambda: any(row.claims > 1 for row in rows(store)))
-        finally:
-            late.append("over")
+        def steal() -> bool:
+            stolen.extend(store.claim(queues=["default"], worker_id="thief", limit=5, lease=600).jobs)
+            return len(stolen) == 5
 
-    def hold(when: str, which: str, name: str) -> Awaitable[Any] | None:
-        if name != "SQL_CLAIM":
-            return None
-        if which == "beside":
-            return hold_back() if when == "after" and not late else None
-        return asyncio.sleep(0.05) if when == "before" else None
+        await until("the jobs to be stolen", steal)
+
+    def hold(when: str, _which: str, name: str) -> Awaitable[Any] | None:
+        return hold_back() if (when, name) == ("after", "SQL_CLAIM") and not stolen else None
 
     connections.hold = hold
-    async with serving(connections, concurrency=SLOTS, lease=0.5, heartbeat=0.1):
-        await until("all to be done", lambda: states(store) == {"done": JOBS} and late[-1] == "over")
-    assert set(ran.values()) == {1}
-
-
-@TWO
-async def test_second_claims_that_fail_are_left_alone_for_a_while(
-    connections: FaultyConnections, store: xjobs.Queue, ran: Counter[int]
-) -> None:
-    """Where the server has no connection left for them, each brought a warning and a look for strays."""
-    tries: list[str] = []
-
-    async def refuse() -> None:
-        tries.append("beside")
-        raise DriverUnavailable("too many clients", "raise max_connections")
-
-    connections.hold = lambda when, which, name: refuse() if which == "beside" else None
-    async with serving(connections, concurrency=SLOTS):
-        await until("all to be done", lambda: states(store) == {"done": JOBS})
-    assert len(tries) <= 1
-    assert set(ran.values()) == {1}
+    async with serving(connections, lease=0.3):
+        await until("the jobs to be stolen", lambda: len(stolen) == 5)
+        looks = connections.sent.count("SQL_CLAIM")
+        await until("the next claim", lambda: connections.sent.count("SQL_CLAIM") > looks)
+    assert ran == []
+    assert {(row.state, row.claimed_by, row.claims) for row in store.jobs()} == {("running", "thief", 2)}
 
 
 async def test_the_hook_of_a_job_that_the_last_claim_buried_is_awaited(
@@ -212,18 +149,14 @@ async def test_jobs_that_no_thread_can_be_started_for_go_back(
     assert {row.attempt for row in store.jobs()} == {1}
 
 
-@TWO
-@pytest.mark.parametrize("which", ["claims", "beside"])
 async def test_a_worker_that_is_cancelled_gives_back_what_waits_for_its_slot(
-    connections: FaultyConnections, store: xjobs.Queue, which: str
+    connections: FaultyConnections, store: xjobs.Queue
 ) -> None:
-    @job(key=NO_KEY, concurrency_limit=10_000)
-    async def work(n: int) -> None:
-        await asyncio.sleep(0)
+    @job(key=NO_KEY, concurrency_limit=10)
+    async def work(n: int) -> None: ...
 
-    store.enqueue_many([work.call(n=n) for n in range(JOBS)])
+    store.enqueue_many([work.call(n=n) for n in range(8)])
     asked = asyncio.Event()
-    claims: list[str] = []
 
     async def slowly() -> None:
         asked.set()
@@ -232,20 +165,33 @@ async def test_a_worker_that_is_cancelled_gives_back_what_waits_for_its_slot(
         finally:
             await asyncio.sleep(0.02)
 
-    def hold(when: str, connection: str, name: str) -> Awaitable[Any] | None:
-        if (when, name) == ("after", "SQL_CLAIM"):
-            claims.append(connection)
-        if (when, name) == ("before", "SQL_CLAIM") and connection != which:
-            return asyncio.sleep(0.05)
-        if (when, name) == ("before", "SQL_SLOT_ACQUIRE") and claims[-1] == which:
-            return slowly()
-        return None
-
-    connections.hold = hold
-    worker = Worker(connections, settings(worker_id="w", **QUICK, concurrency=SLOTS))
+    connections.hold = lambda when, _which, name: slowly() if (when, name) == ("before", "SQL_SLOT_ACQUIRE") else None
+    worker = Worker(connections, settings(worker_id="w", **QUICK))
     task = asyncio.create_task(worker.run())
     await asyncio.wait_for(asked.wait(), 10)
     task.cancel()
     await asyncio.wait([task], timeout=15)
     assert task.done()
-    assert states(store)["running"] == 0
+    assert states(store) == {"ready": 8}
+    assert {row.attempt for row in store.jobs()} == {0}
+
+
+async def test_a_worker_that_is_cancelled_gives_back_what_a_claim_may_have_brought(
+    connections: FaultyConnections, store: xjobs.Queue, ran: list[int]
+) -> None:
+    answered = asyncio.Event()
+
+    def hold(when: str, _which: str, name: str) -> Awaitable[Any] | None:
+        if (when, name) != ("after", "SQL_CLAIM"):
+            return None
+        answered.set()
+        return asyncio.Event().wait()
+
+    connections.hold = hold
+    worker = Worker(connections, settings(worker_id="w", **QUICK))
+    task = asyncio.create_task(worker.run())
+    await asyncio.wait_for(answered.wait(), 10)
+    task.cancel()
+    await asyncio.wait([task], timeout=15)
+    assert (states(store), ran) == ({"ready": 5}, [])
+    assert {row.attempt for row in store.jobs()} == {0}

@@ -7,8 +7,7 @@ import logging
 import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -382,86 +381,6 @@ async def test_claims_whose_answer_was_lost_are_given_back_and_run(
         await all_done(store, 5)
     assert [fact["jobs"] for fact in events(caplog, "jobs.claim.answer-lost")] == [5]
     assert {(row.attempt, row.claims) for row in store.jobs()} == {(1, 2)}
-
-
-class TestTwoClaims:
-    """Of a worker with many slots, which has a second claim under way while it reads the answer to the first."""
-
-    JOBS, SLOTS = 900, 400
-
-    @pytest.fixture
-    def ran(self, store: xjobs.Queue) -> Counter[int]:
-        """How often the body of each job has been called; the jobs are queued."""
-        ran: Counter[int] = Counter()
-        self.at_once = self.most = 0
-
-        @job(key=NO_KEY, name="one-of-many")
-        async def work(n: int) -> None:
-            ran[n] += 1
-            self.at_once += 1
-            self.most = max(self.most, self.at_once)
-            await asyncio.sleep(0)
-            self.at_once -= 1
-
-        store.enqueue_many([work.call(n=n) for n in range(self.JOBS)])
-        return ran
-
-    async def test_they_are_under_way_together_and_fill_no_more_than_the_slots(
-        self, connections: FaultyConnections, store: xjobs.Queue, ran: Counter[int]
-    ) -> None:
-        under_way: list[int] = [0]
-        slots: list[int] = []
-
-        def note(name: str, step: int) -> None:
-            if name == "SQL_CLAIM":
-                under_way.append(under_way[-1] + step)
-                parts = worker._parts
-                assert parts is not None
-                slots.append(parts.held.bodies + sum(parts.asked.values()))
-
-        connections.before = partial(note, step=1)
-        connections.after = partial(note, step=-1)
-        async with serving(connections, concurrency=self.SLOTS) as worker:
-            await all_done(store, self.JOBS)
-        assert max(under_way) == (1 if connections.claims.backend == "memory" else 2)
-        assert max(slots) == self.SLOTS
-        assert set(ran.values()) == {1}
-        assert 0 < self.most <= self.SLOTS
-
-    @pytest.mark.parametrize("which", range(1, 6))
-    async def test_the_answer_to_one_of_them_is_lost(
-        self, connections: FaultyConnections, store: xjobs.Queue, ran: Counter[int], which: int
-    ) -> None:
-        claims = count(1)
-
-        def lose(name: str) -> None:
-            if name == "SQL_CLAIM" and next(claims) == which:
-                raise DriverUnavailable("the connection broke", "connect again")
-
-        connections.after = lose
-        async with serving(connections, concurrency=self.SLOTS):
-            await all_done(store, self.JOBS)
-        assert set(ran.values()) == {1}
-        assert {row.attempt for row in rows(store)} == {1}
-
-    @pytest.mark.parametrize("which", range(1, 6))
-    async def test_the_worker_is_told_to_end_meanwhile(
-        self, connections: FaultyConnections, store: xjobs.Queue, ran: Counter[int], which: int
-    ) -> None:
-        claims = count(1)
-
-        def stop(name: str) -> None:
-            if name == "SQL_CLAIM" and next(claims) == which:
-                worker.stop(within=10)
-
-        connections.before = stop
-        async with serving(connections, concurrency=self.SLOTS) as worker:
-            await until("its end", lambda: worker.state == "stopped")
-        found = states(store)
-        assert found.keys() <= {"done", "ready"}
-        assert found["done"] == len(ran)
-        assert set(ran.values()) <= {1}
-        assert {row.attempt for row in rows(store) if row.state == "ready"} <= {0}
 
 
 async def test_an_event_that_comes_between_the_look_for_it_and_the_parking_wakes_the_run(

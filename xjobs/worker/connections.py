@@ -38,13 +38,11 @@ class Connections(Protocol):
 
     Attributes:
         claims, settles: for the event loop, so that a settle and the next claim are under way together.
-        beside: for the event loop, for claims that are under way beside others.
         keeper: blocking, for the thread that renews.
         blocking, awaiting: for what bodies ask of the queue.
     """
 
     claims: Driver
-    beside: Driver
     settles: Driver
     keeper: Driver
     blocking: Driver
@@ -79,7 +77,6 @@ class PostgresConnections:
         self._conninfo = conninfo
         self._gate = ConnectGate()
         self.claims: Driver = AsyncPostgresDriver(conninfo, before=before, gate=self._gate)
-        self.beside: Driver = AsyncPostgresDriver(conninfo, before=before, gate=self._gate)
         self.settles: Driver = AsyncPostgresDriver(conninfo, before=before, gate=self._gate)
         self.keeper: Driver = PostgresDriver(conninfo, before=before, gate=self._gate)
         self.blocking: Driver = PoolDriver(lambda: make_blocking_pool(conninfo, BODIES), conninfo=conninfo, owned=True)
@@ -93,7 +90,7 @@ class PostgresConnections:
 
     async def close(self) -> None:
         """Close what is open."""
-        for driver in (self.claims, self.beside, self.settles, self.keeper, self.blocking, self.awaiting):
+        for driver in (self.claims, self.settles, self.keeper, self.blocking, self.awaiting):
             await driver.aclose()
 
 
@@ -103,7 +100,6 @@ class MemoryConnections:
     def __init__(self, driver: MemoryDriver) -> None:
         self._driver = driver
         self.claims: Driver = driver
-        self.beside: Driver = driver
         self.settles: Driver = driver
         self.keeper: Driver = driver
         self.blocking: Driver = driver

@@ -60,13 +60,9 @@ class Held:
         for run in runs:
             self._busy[run.job.queue] += 1
 
-    def body_ended(self, run: Run) -> int:
-        """Free the slot of a run whose body has ended; how many bodies of its queue run on. The claim is held on until
-        it is settled.
-        """
-        queue = run.job.queue
-        self._busy[queue] = left = self._busy[queue] - 1
-        return left
+    def body_ended(self, run: Run) -> None:
+        """Free the slot of a run whose body has ended; the claim is held on until it is settled."""
+        self._busy[run.job.queue] -= 1
 
     def remove(self, runs: Iterable[Run]) -> None:
         """Let go of claims."""

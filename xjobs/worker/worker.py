@@ -45,11 +45,7 @@ LAG_TICK, LAG_TOLD = 1.0, 0.2
 """Seconds between looks at whether the event loop is late, and the lateness that is logged."""
 
 SHARED = 100
-"""The slots of a queue from which on one claim fills half of them, and not all; from twice as many on a second claim
-may be under way."""
-
-BESIDE_AGAIN = 5.0
-"""Seconds without second claims after one that failed: the server may have no connection left for them."""
+"""The slots of a queue from which on one claim fills half of them, and not all."""
 
 LAST_LOOK = 5.0
 """Seconds that a worker without a deadline takes at its end to give back what a claim may have brought."""
@@ -207,12 +203,7 @@ class _Parts:
             self.connections, self.connections.claims, self.settings.queues.keys(), self.pace.wake, self._event, random
         )
         self.short: set[str] = set()  # queues that had more due jobs, as far as is known, than free slots
-        self.plenty: set[str] = set()  # queues whose last claim came back full
         self.choked = False  # nothing is claimed until more outcomes are written
-        self.asked = dict.fromkeys(self.settings.queues, 0)  # slots that claims under way may fill
-        self.room = dict.fromkeys(self.settings.queues, -1)  # how many bodies at most leave slots for a second claim
-        self.helper: asyncio.Task[None] | None = None
-        self.beside_from = 0.0  # when a second claim may be sent again after one that failed
         self.events: set[str] = set()  # that some run waits for, and that have come
         self.hooks: set[asyncio.Task[OnSettledFailed | None]] = set()
         self.strays = False  # a claim may have landed whose answer never came
@@ -235,8 +226,6 @@ class _Parts:
             await self._until_claimed(claims)
             await self._until_empty()
         finally:
-            if self.helper is not None:
-                others.append(self.helper)
             for task in others:
                 task.cancel()
             await _ended_within(self._left(), others)  # what claims turn away on their way out is still written
@@ -305,29 +294,6 @@ class _Parts:
             else:
                 if not more:
                     await self.pace.wait()
-        if self.helper is not None:
-            await self.helper
-
-    def _claim_beside(self, queue: str) -> None:
-        """Send a second claim while the main loop awaits one, since there are slots for it: the server has the next
-        claim while the answer to the other one is read and its jobs are run.
-        """
-        busy = self.helper is not None or self.settling.backlog > MAX_BACKLOG or self.ending.is_set()
-        if not busy and not self.strays and time.monotonic() >= self.beside_from:
-            share = self._share(queue, self.settings.queues[queue])
-            self._ask([queue], share)
-            self.helper = asyncio.create_task(self._help(queue, share), name=f"{self.settings.worker_id} claims")
-
-    async def _help(self, queue: str, limit: int) -> None:
-        try:
-            async with asyncio.timeout(self.settings.lease.total_seconds()):  # a later answer is worth nothing
-                await self._fill(self.connections.beside, [queue], limit)
-        except Exception as problem:  # noqa: BLE001 - the main loop goes on
-            self.beside_from = time.monotonic() + BESIDE_AGAIN
-            _tell_failed(problem)
-        finally:
-            self.helper = None
-            self.pace.kick()  # the main loop may wait for the slots that were asked for here
 
     async def _pause(self) -> None:
         """After a failed pass, whatever kicks."""
@@ -336,12 +302,11 @@ class _Parts:
                 await self.ending.wait()
 
     def _free(self) -> dict[str, int]:
-        """The slots of each queue in which nothing runs and for which no claim is under way, if it has any."""
+        """The slots of each queue in which nothing runs, if it has any."""
         if self.settling.backlog > MAX_BACKLOG:
             self.choked = True
             return {}
-        counts = {queue: self.held.free(queue) - asked for queue, asked in self.asked.items()}
-        return {queue: count for queue, count in counts.items() if count > 0}
+        return {queue: count for queue in self.settings.queues if (count := self.held.free(queue)) > 0}
 
     def _asks(self, free: Mapping[str, int]) -> list[tuple[list[str], int]]:
         """What to claim: for each queue as much as it has free slots; of an idle worker, of all queues at once."""
@@ -359,12 +324,14 @@ class _Parts:
             await self._wake_waits()
         more = found = False
         for queues, limit in asks:
-            self._ask(queues, limit)
-            count = await self._fill(self.connections.claims, queues, limit)
+            asked = time.monotonic()
+            claimed = await self._claim(queues, limit)
+            count = len(claimed.jobs) + len(claimed.buried)
             if count >= limit:
                 self.short = self.short | set(queues)
                 more = True
             found = found or count > 0
+            await self._begin(claimed, asked)
             if self.worker.state == "draining":
                 break
         if found:
@@ -373,36 +340,17 @@ class _Parts:
             self.pace.found_nothing()
         return more
 
-    def _ask(self, queues: list[str], slots: int) -> None:
-        """Keep slots for a claim that is about to be sent."""
-        for queue in queues:
-            self.asked[queue] += slots
-            self.room[queue] = self._room(queue) if self.asked[queue] and queue in self.plenty else -1
-
-    def _room(self, queue: str) -> int:
-        all_slots = self.settings.queues[queue]
-        share = self._share(queue, all_slots)
-        return all_slots - self.asked[queue] - share if all_slots >= 2 * SHARED else -1
-
-    async def _fill(self, driver: Driver, queues: list[str], limit: int) -> int:
-        """Claim for the slots that were kept for it, and start; how many jobs were due."""
-        settings, asked = self.settings, time.monotonic()
+    async def _claim(self, queues: list[str], limit: int) -> Claimed:
+        settings = self.settings
         try:
-            claimed = await take(driver, queues, worker_id=settings.worker_id, limit=limit, lease=settings.lease)
+            return await take(
+                self.connections.claims, queues, worker_id=settings.worker_id, limit=limit, lease=settings.lease
+            )
         except points.Crash:  # a test has this process die here: what was claimed stays claimed
-            claimed = Claimed([], [])
+            return Claimed([], [])
         except BaseException:
             self.strays = True
             raise
-        finally:
-            self._ask(queues, -limit)
-        count = len(claimed.jobs) + len(claimed.buried)
-        if count >= limit:
-            self.plenty.update(queues)
-        else:
-            self.plenty.difference_update(queues)
-        await self._begin(claimed, asked)
-        return count
 
     async def _begin(self, claimed: Claimed, asked: float) -> None:
         until = asked + self.settings.lease.total_seconds()
@@ -441,8 +389,6 @@ class _Parts:
 
     async def _give_back_strays(self, driver: Driver) -> None:
         """Have nothing under this worker's name that it does not know of; no claim may be under way."""
-        if self.helper is not None:
-            await self.helper
         known = [run.job for run in self.held.snapshot()]
         count = await give_back(driver, known, queues=list(self.settings.queues), worker_id=self.settings.worker_id)
         self.strays = False
@@ -451,7 +397,7 @@ class _Parts:
 
     def _ended(self, run: Run, execution: Execution | None) -> None:
         """A body has ended, or was kept from running: free its slot and have its outcome written."""
-        bodies = self.held.body_ended(run)
+        self.held.body_ended(run)
         if run.place is not None:
             run.place.release()
         if execution is None:
@@ -459,11 +405,8 @@ class _Parts:
             self._look_whether_empty()
         else:
             self.settling.put(run, execution)
-        queue = run.job.queue
-        if queue in self.short:
+        if run.job.queue in self.short:
             self.pace.kick()
-        if bodies <= self.room[queue]:
-            self._claim_beside(queue)
 
     async def _settled(self, outcomes: Sequence[Outcome], landed: set[UUID] | None) -> None:
         self.held.remove([run for run, _ in outcomes])
