@@ -1,4 +1,4 @@
-"""One worker of ours for benchmarks/worker.py: `worker_ours.py DSN BODY SLOTS`; begins when it is sent a line."""
+"""One worker of ours for benchmarks/worker.py: `worker_ours.py DSN BODY SLOTS [uvloop]`; a line has it begin."""
 
 from __future__ import annotations
 
@@ -39,4 +39,10 @@ async def main(dsn: str, body: str, slots: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    new_loop = None
+    if sys.argv[4:] == ["uvloop"]:
+        import uvloop
+
+        new_loop = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
