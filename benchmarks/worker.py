@@ -4,7 +4,8 @@ Run: python benchmarks/worker.py [--quick] [--only drain,latency,idle,steady]
 
 Rivals take turns (limit, peer, ours, ours, peer, limit) and medians of the ratios of paired rounds count, since
 machines are noisy. pgqueuer is installed into a virtual environment of its own. Workers run with 500 slots and
-pgqueuer with batches of 500, both on uvloop for drains; the server has its default durability and runs on the same machine.
+pgqueuer with batches of 500, both on uvloop for drains; the server has its default durability and runs on the same
+machine.
 """
 
 from __future__ import annotations
