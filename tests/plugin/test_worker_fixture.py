@@ -262,9 +262,9 @@ def test_idleness_is_not_while_jobs_wait_for_their_limit(xjobs_worker: Workers, 
     """Those that had been put back for a moment did not count."""
 
     @job(key=NO_KEY, concurrency_limit=2)
-    async def limited(n: int) -> None:
+    async def two_at_a_time(n: int) -> None:
         await asyncio.sleep(0.02)
 
-    xjobs_queue.enqueue_many([limited.call(n=n) for n in range(10)])
+    xjobs_queue.enqueue_many([two_at_a_time.call(n=n) for n in range(10)])
     xjobs_worker.start().wait_until_idle()
     assert {row.state for row in xjobs_queue.jobs()} == {"done"}
