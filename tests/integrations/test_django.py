@@ -139,27 +139,27 @@ def test_savepoints_that_are_made_by_hand(xjobs_queue: XjobsQueue, work: Work) -
     """Memory followed those of `atomic` only: the job stayed, and so did its key."""
     with transaction.atomic():
         work.using(connection=proxy).enqueue(n=1)
-        first = transaction.savepoint()
+        first = proxy.savepoint()
         work.using(connection=proxy).enqueue(n=2)
-        transaction.savepoint_rollback(first)
+        proxy.savepoint_rollback(first)
         assert not work.using(connection=proxy).enqueue(n=2).deduped
-        transaction.savepoint_rollback(first)
-        kept = transaction.savepoint()
+        proxy.savepoint_rollback(first)
+        kept = proxy.savepoint()
         work.using(connection=proxy).enqueue(n=3)
-        transaction.savepoint_commit(kept)
+        proxy.savepoint_commit(kept)
         with pytest.raises(ZeroDivisionError), transaction.atomic():
-            inner = transaction.savepoint()
+            inner = proxy.savepoint()
             work.using(connection=proxy).enqueue(n=4)
-            transaction.savepoint_commit(inner)
+            proxy.savepoint_commit(inner)
             raise ZeroDivisionError
     assert queued(xjobs_queue) == [1, 3]
 
 
 def test_a_savepoint_older_than_the_first_enqueue(xjobs_queue: XjobsQueue, work: Work) -> None:
     with transaction.atomic():
-        begin = transaction.savepoint()
+        begin = proxy.savepoint()
         work.using(connection=proxy).enqueue(n=1)
-        transaction.savepoint_rollback(begin)
+        proxy.savepoint_rollback(begin)
     assert queued(xjobs_queue) == []
 
 
