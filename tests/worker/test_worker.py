@@ -276,7 +276,7 @@ async def test_a_cancelled_job_is_told_so_and_its_end_changes_nothing(
             raise
 
     made = store.enqueue(waits.call())
-    async with serving(connections, lease=0.6):
+    async with serving(connections, lease=1.5):
         await started.wait()
         before = store.cancel(made.id)
         await until("the body to be cancelled", lambda: ended)
@@ -333,14 +333,14 @@ async def test_a_renewal_keeps_leases_and_a_job_that_ends_well_reports_no_loss(
 ) -> None:
     @job(key="{n}")
     async def work(n: int) -> None:
-        await asyncio.sleep(0.9)
+        await asyncio.sleep(1.8)
 
     @job(key="{n}")
     def also(n: int) -> None:
-        threading.Event().wait(0.9)
+        threading.Event().wait(1.8)
 
     store.enqueue_many([each.call(n=n) for n in range(3) for each in (work, also)])
-    async with serving(connections, lease=0.3):
+    async with serving(connections, lease=0.9):
         await all_done(store, 6)
     assert {row.claims for row in store.jobs()} == {1}
     for event in ("jobs.lease.lost", "jobs.settle.unowned", "jobs.heartbeat.failed"):
