@@ -176,8 +176,14 @@ def test_an_enqueue_asks_the_rows_of_the_present_slot_alone_whether_to_wake(
 
 @pytest.mark.parametrize("name", ENQUEUE)
 def test_an_enqueue_in_a_busy_slot_reads_one_row_of_it(connection: psycopg.Connection[Any], name: str) -> None:
-    with connection.transaction(force_rollback=True):  # in which now() stands still
+    with connection.transaction(force_rollback=True):
         fill(connection, [("ready", FEW, "0")])
+        # Rows in each of the slots of the next ten seconds, whichever the statement meets.
+        connection.execute(
+            "update x_jobs set created_at = date_bin('250 milliseconds', clock_timestamp(), 'epoch')"
+            " + (o.place % 40) * interval '250 milliseconds' from (select id as of_id,"
+            " row_number() over (order by id) as place from x_jobs) o where id = o.of_id"
+        )
         root = plan(connection, statements()[name], ENQUEUE[name])
     probes = [n for n in nodes(root) if n.get("Index Name") == "x_jobs_created_idx" and n["Actual Loops"]]
     assert [(n["Actual Rows"], n["Actual Loops"]) for n in probes] == [(1, 1)]
