@@ -141,3 +141,71 @@ async def test_a_queue_over_a_pool_of_the_app(place: Place, autocommit: bool) ->
     async with AsyncConnectionPool(place.database.dsn, kwargs={"autocommit": autocommit}, open=False) as apool:
         await xjobs.AsyncQueue.over(apool).enqueue(work.call(n=2))
     assert place.control.execute("select count(*) from x_jobs").fetchone() == (2,)
+
+
+TEXT = "é ü 日本"
+
+
+async def _stored(queue: xjobs.Queue | xjobs.AsyncQueue, work: xjobs.JobHandle[Any, Any, Any]) -> object:
+    """What came of a text, enqueued alone and among others, and claimed again."""
+    calls = [work.call(text=TEXT), work.call(text="b"), work.call(text=TEXT)]
+    if isinstance(queue, xjobs.AsyncQueue):
+        made = [await queue.enqueue(calls[0]), *await queue.enqueue_many(calls)]
+        jobs = (await queue.claim(queues=["default"], worker_id="w", limit=9)).jobs
+    else:
+        made = [queue.enqueue(calls[0]), *queue.enqueue_many(calls)]
+        jobs = queue.claim(queues=["default"], worker_id="w", limit=9).jobs
+    return [one.deduped for one in made], [(job.input["text"], job.idempotency_key) for job in jobs]
+
+
+@pytest.fixture
+def work() -> xjobs.JobHandle[Any, Any, Any]:
+    @xjobs.job(key="key {text}")
+    def work(text: str) -> None: ...
+
+    return work
+
+
+@pytest.mark.parametrize("named_by", ["address", "environment"])
+@pytest.mark.parametrize("kind", [xjobs.Queue, xjobs.AsyncQueue])
+async def test_text_is_utf_8_whatever_encoding_the_surroundings_ask_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch, work: xjobs.JobHandle[Any, Any, Any], kind: Any, named_by: str
+) -> None:
+    """Text was stored as another one, its key was another one, and no claim could be read any more."""
+    url = place.database.dsn
+    if named_by == "address":
+        url = psycopg.conninfo.make_conninfo(url, client_encoding="latin1")
+    else:
+        monkeypatch.setenv("PGCLIENTENCODING", "latin1")
+    queue = kind.connect(url)
+    try:
+        stored = await _stored(queue, work)
+    finally:
+        closing = queue.close()
+        if closing is not None:
+            await closing
+    assert stored == ([False, True, False, True], [(TEXT, f"key {TEXT}"), ("b", "key b")])
+
+
+async def test_a_connection_of_the_app_in_another_encoding_is_refused(
+    place: Place, work: xjobs.JobHandle[Any, Any, Any]
+) -> None:
+    url = psycopg.conninfo.make_conninfo(place.database.dsn, client_encoding="latin1")
+    refused = pytest.raises(xjobs.ConnectionUnsupported, match="client_encoding is LATIN1")
+    with ConnectionPool(url, min_size=1, open=True) as pool, refused:
+        xjobs.Queue.over(pool).stats()
+    async with AsyncConnectionPool(url, min_size=1, open=False) as awaiting:
+        with refused:
+            await xjobs.AsyncQueue.over(awaiting).stats()
+    with psycopg.connect(url) as connection, xjobs.use(xjobs.Queue.connect(place.database.dsn)):
+        for enqueue in (work.using(connection=connection).enqueue, _many(connection, work)):
+            with refused:
+                enqueue(text=TEXT)
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    async with await psycopg.AsyncConnection.connect(url) as other:
+        with xjobs.use(xjobs.AsyncQueue.connect(place.database.dsn)), refused:
+            await work.using(connection=other).aenqueue(text=TEXT)
+
+
+def _many(connection: Any, work: xjobs.JobHandle[Any, Any, Any]) -> Callable[..., object]:
+    return lambda text: xjobs.enqueue_many([work.call(text=text)], connection=connection)

@@ -14,7 +14,7 @@ import psycopg
 from xjobs.drivers.arrays import wrap
 from xjobs.drivers.base import Row
 from xjobs.drivers.gate import POLL, ConnectGate
-from xjobs.drivers.postgres import check_usable, explain
+from xjobs.drivers.postgres import check_encoding, check_usable, explain
 from xjobs.drivers.session import (
     POOL_TIMEOUT,
     SETUP,
@@ -274,6 +274,7 @@ async def _checked_out(pool: AsyncConnectionPool[Any], conninfo: str) -> AsyncIt
     except PoolTimeout as error:
         raise unreachable(error, conninfo, began) from error
     try:
+        check_encoding(connection)
         yield connection
     finally:
         await pool.putconn(connection)

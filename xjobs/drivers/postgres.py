@@ -237,12 +237,29 @@ def check_usable(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[A
 
     Raises:
         TransactionAborted: its transaction has failed.
-        ConnectionUnsupported: it is closed.
+        ConnectionUnsupported: it is closed, or its text is not in UTF-8.
     """
     if connection.closed:
         raise ConnectionUnsupported("the given connection is closed", "pass one that is open")
     if connection.info.transaction_status == TransactionStatus.INERROR:
         raise aborted()
+    check_encoding(connection)
+
+
+def check_encoding(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Refuse a connection on which text travels in another encoding than the one that arrays and JSON are written in.
+
+    SQL_ASCII is none: what is sent stays as it is.
+
+    Raises:
+        ConnectionUnsupported: its client_encoding is another one.
+    """
+    encoding = connection.pgconn.parameter_status(b"client_encoding") or b"UTF8"
+    if encoding not in (b"UTF8", b"SQL_ASCII"):
+        raise ConnectionUnsupported(
+            f"the connection's client_encoding is {encoding.decode()}, and the queue's text is UTF-8",
+            "connect with client_encoding=utf8 (a database of another encoding converts it)",
+        )
 
 
 def run_again(
@@ -295,6 +312,7 @@ def _checked_out(pool: ConnectionPool[Any], conninfo: str) -> Iterator[Connectio
     except PoolTimeout as error:
         raise unreachable(error, conninfo, began) from error
     try:
+        check_encoding(connection)
         yield connection
     finally:
         pool.putconn(connection)

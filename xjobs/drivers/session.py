@@ -39,6 +39,7 @@ id, or a key that a requeue brings back to life, which another transaction took 
 # for: the claim of a table that has just been filled would otherwise sort all of it until statistics are taken, and the
 # generic plan saves planning, which costs more than running them. docs/decisions/0003-plans.md has the figures.
 SETTINGS = {
+    "client_encoding": "UTF8",
     "TimeZone": "UTC",
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
