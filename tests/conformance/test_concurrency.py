@@ -21,6 +21,16 @@ async def _hold(queue: xjobs.AsyncQueue, key: str, holder: str = "other:job", li
     assert slot is not None
 
 
+async def _running(queue: xjobs.AsyncQueue) -> list[xjobs.ClaimedJob]:
+    """Two jobs that another worker runs."""
+
+    @job(key=NO_KEY, name="another")
+    async def another() -> None: ...
+
+    await queue.enqueue_many([another.call(), another.call()])
+    return (await queue.claim(queues=["default"], worker_id="other", limit=2)).jobs
+
+
 async def test_a_run_holds_a_slot_while_its_body_runs_and_gives_it_back(queue: xjobs.AsyncQueue, drain: Drain) -> None:
     seen: list[Any] = []
 
@@ -91,9 +101,10 @@ async def test_a_busy_key_that_says_fail_is_refused_without_an_attempt(queue: xj
     async def work(who: str) -> None:
         ran.append(who)
 
+    running = await _running(queue)
     made = await work.aenqueue(who="ann")
-    for n in range(2):
-        await _hold(queue, "job-key:work:ann", f"other:{n}", limit=2)
+    for one in running:
+        await _hold(queue, "job-key:work:ann", f"other:{one.id}", limit=2)
     report = await drain()
     assert [(run.outcome, type(run.error)) for run in report.runs] == [("refused", xjobs.KeyBusy)]
     row = await queue.job(made.id)
@@ -102,6 +113,31 @@ async def test_a_busy_key_that_says_fail_is_refused_without_an_attempt(queue: xj
     assert row.last_error is not None
     assert row.last_error.startswith("KeyBusy [X_JOB_KEY_BUSY]: job 'work' was due while 2 of 2 runs")
     assert "ann" not in row.last_error
+
+
+@pytest.mark.parametrize("over", ["settled", "cancelled", "removed"])
+async def test_a_run_is_never_refused_for_the_slot_of_a_job_that_is_over(
+    queue: xjobs.AsyncQueue, drain: Drain, clock: Clock, over: str
+) -> None:
+    """A slot is given back after the settle: whoever saw the job done and enqueued the next one had that one fail."""
+    clock.freeze()
+
+    @job(key="{who}", concurrency_limit=Limit(2, key="{who}", when_busy="fail"))
+    async def work(who: str) -> None: ...
+
+    going_on, ending = await _running(queue)
+    made = await work.aenqueue(who="ann")
+    for one in (going_on, ending):
+        await _hold(queue, "job-key:work:ann", f"other:{one.id}", limit=2)
+    if over == "cancelled":
+        await queue.cancel(ending.id)
+    else:
+        assert await queue.ack([xjobs.Ack(ending)], worker_id="other") == {ending.id}
+    if over == "removed":
+        await queue.remove(ending.id)
+    assert (await drain()).runs == ()
+    report = await drain(until=60)
+    assert [(run.job_id, run.outcome) for run in report.runs if run.job is work] == [(made.id, "completed")]
 
 
 async def test_a_run_is_never_refused_for_a_slot_that_it_left_behind(

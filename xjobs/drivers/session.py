@@ -52,6 +52,10 @@ SETTINGS = {
 SETUP = "select " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SETTINGS.items())
 
 
+UNREADABLE = "<JSON that is nested too deep to be read>"
+"""What is read in place of a value that another hand wrote so; no job takes it, and no other row fails with it."""
+
+
 class _Interval(Dumper):
     format = pq.Format.BINARY
     oid = postgres.types["interval"].oid
@@ -66,7 +70,10 @@ class _Jsonb(Loader):
     format = pq.Format.BINARY
 
     def load(self, data: Buffer) -> Any:
-        return msgspec.json.decode(data[1:])  # behind the format's version, which has been 1 ever since
+        try:
+            return msgspec.json.decode(data[1:])  # behind the format's version, which has been 1 ever since
+        except RecursionError:
+            return UNREADABLE
 
 
 @cache

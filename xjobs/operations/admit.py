@@ -11,6 +11,7 @@ from xjobs.errors import KeyBusy
 from xjobs.jobs import JobHandle
 from xjobs.operations.attempt import BodyCaller, Callee, describe
 from xjobs.operations.claim import LEASE
+from xjobs.operations.inspect import job as find_job
 from xjobs.operations.settle import Nack
 from xjobs.operations.slots import Request, Slot, acquire, holder_of, holders
 from xjobs.records import ClaimedJob
@@ -34,9 +35,10 @@ class Admitted(NamedTuple):
 
 
 class Shed(NamedTuple):
-    """The limit is reached: the job goes back as it was, uncounted, and is due again after a while."""
+    """The limit of `key` is reached: the job goes back as it was, uncounted, and is due again after a while."""
 
     settlement: Nack
+    key: str
 
 
 class Refused(NamedTuple):
@@ -85,9 +87,9 @@ async def admit(
         else:
             busy[place] = request.key
     failing = [key for place, key in busy.items() if _fails(candidates[place].handle)]
-    by_key = _by_key(await holders(driver, failing)) if failing else {}
+    by_key = await _running(driver, failing) if failing else {}
     for place, key in busy.items():
-        verdicts[place] = _turned_away(candidates[place], by_key.get(key, ()), again_in)
+        verdicts[place] = _turned_away(candidates[place], key, by_key.get(key, ()), again_in)
     return [verdict for verdict in verdicts if verdict is not None]
 
 
@@ -135,12 +137,12 @@ def _request(job: ClaimedJob, handle: JobHandle[Any, Any, Any], worker_id: str) 
     return Request(handle.slot_key(values), limit.limit, holder_of(worker_id, job.id))
 
 
-def _turned_away(candidate: Candidate, live: Sequence[Slot], again_in: timedelta) -> Verdict:
+def _turned_away(candidate: Candidate, key: str, live: Sequence[Slot], again_in: timedelta) -> Verdict:
     job, handle = candidate
     others = [slot for slot in live if _job_of(slot) != str(job.id)]
     # A run is never failed by a slot that an earlier claim of its own left behind, nor when the slots are free by now.
     if not _fails(handle) or not others or len(others) < len(live):
-        return Shed(Nack(job, delay=again_in, counted=False))
+        return Shed(Nack(job, delay=again_in, counted=False), key)
     limit = handle.concurrency_limit
     assert limit is not None  # noqa: S101 - candidates are limited
     error = KeyBusy(
@@ -155,11 +157,23 @@ def _fails(handle: JobHandle[Any, Any, Any]) -> bool:
     return handle.concurrency_limit is not None and handle.concurrency_limit.when_busy == "fail"
 
 
-def _by_key(live: Sequence[Slot]) -> dict[str, list[Slot]]:
+async def _running(driver: Driver, keys: Sequence[str]) -> dict[str, list[Slot]]:
+    """The live slots of those keys of which every slot is of a job that runs.
+
+    A slot is given back a moment after the job's outcome stands, so one of a job that is over is as good as free.
+    """
     found: dict[str, list[Slot]] = {}
-    for slot in live:
+    for slot in await holders(driver, keys):
         found.setdefault(slot.key, []).append(slot)
-    return found
+    return {key: live for key, live in found.items() if await _all_run(driver, live)}
+
+
+async def _all_run(driver: Driver, live: Sequence[Slot]) -> bool:
+    for slot in live:
+        row = await find_job(driver, _job_of(slot))
+        if row is None or row.state != "running":
+            return False
+    return True
 
 
 def _job_of(slot: Slot) -> str:

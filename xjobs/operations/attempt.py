@@ -150,6 +150,11 @@ async def execute(
     return ended._replace(settlement=settlement, result=result, values=values, steps=ran)
 
 
+def broken(job: ClaimedJob, handle: JobHandle[Any, Any, Any], problem: BaseException, random: Random) -> Execution:
+    """The outcome of an attempt in which the host failed: a failure like one of the body, so that it ends."""
+    return _Attempt(job, handle, random, None)._failed(problem)  # noqa: SLF001 - of this file
+
+
 async def settle(driver: Driver, execution: Execution, *, worker_id: str) -> bool:
     """Write the outcome of one execution; False when the claim was gone and nothing was written."""
     settlement = execution.settlement
@@ -197,7 +202,7 @@ class _Attempt(NamedTuple):
         job, retry = self.job, self.handle.retry
         decided = verdict(error, job.attempt, job.max_attempts, retry, self.random)
         text = describe(error) + (f" ({decided.note})" if decided.note else "")
-        nack = Nack(job, error=text, stack="".join(traceback.format_exception(error)))
+        nack = Nack(job, error=text, stack=_stack(error))
         if decided.stop_reason is None:
             nack = nack._replace(delay=decided.delay, counted=decided.counted)
             return Execution(nack, "retried" if decided.counted else "rate-limited", error)
@@ -217,6 +222,14 @@ def describe(error: BaseException) -> str:
         text = f"<its text raised {type(problem).__name__}>"
     code = f" [{error.code}]" if isinstance(error, Error) else ""
     return f"{name}{code}: {text}" if text else f"{name}{code}"
+
+
+def _stack(error: BaseException) -> str:
+    """The traceback; one that cannot be written, as that of a SyntaxError with odd fields, is no reason to fail."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as problem:  # noqa: BLE001 - it is foreign code that writes it
+        return f"<its traceback raised {type(problem).__name__}>"
 
 
 def _because(reason: Error, error: BaseException | None) -> Error:

@@ -6,7 +6,7 @@ from typing import Any
 
 from xjobs.errors import Error, OnSettledFailed
 from xjobs.jobs import JobHandle
-from xjobs.operations.attempt import BodyCaller, Execution
+from xjobs.operations.attempt import BodyCaller, Execution, describe
 from xjobs.records import ClaimedJob, Ending
 from xjobs.signals import RunSignal
 
@@ -57,7 +57,7 @@ async def _tell(
     hook = handle.ending_hook
     assert hook is not None  # noqa: S101 - the callers looked
     ending = Ending(handle, job.id, job.run_id, outcome, job.attempt, job.tenant_id, values, result, error, code)
-    failure: Exception | None = None
+    failure = Exception()
     for _ in range(TRIES):
         try:
             await call(hook, (ending,), {}, RunSignal())
@@ -67,7 +67,7 @@ async def _tell(
             return None
     failed = OnSettledFailed(
         f"the on_settled hook of job {handle.name!r} failed {TRIES} times for job {job.id}, which is {outcome}:"
-        f" {type(failure).__name__}: {failure}",
+        f" {describe(failure)}",
         "the row stands as it is; mend the hook, and do by hand what it should have done",
         job_id=job.id,
         outcome=outcome,

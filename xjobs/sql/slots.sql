@@ -8,8 +8,11 @@ with given as (
     from unnest($1::text[], $2::int[], $3::text[]) with ordinality as g(lease_key, slots, holder, position)
 ), free as (
   select k.lease_key, s.slot, row_number() over (partition by k.lease_key order by s.slot) as place
-    from (select g.lease_key, max(g.slots) as slots from given g group by g.lease_key) k
-   cross join lateral generate_series(0, k.slots - 1) as s(slot)
+    from (select g.lease_key, max(g.slots) as slots, count(*) as asked from given g group by g.lease_key) k
+   cross join lateral ( -- among so many there are as many free ones as are asked for
+     select k.asked + count(*) as enough from x_job_leases l where l.lease_key = k.lease_key and l.expires_at > now()
+   ) e
+   cross join lateral generate_series(0, least(k.slots, e.enough)::int - 1) as s(slot)
    where not exists (
      select from x_job_leases l where l.lease_key = k.lease_key and l.slot = s.slot and l.expires_at > now()
    )

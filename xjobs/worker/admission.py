@@ -16,6 +16,7 @@ from xjobs.worker import log
 from xjobs.worker.limiter import Limiter
 from xjobs.worker.runs import Run
 from xjobs.worker.settings import Settings
+from xjobs.worker.waits import Waits
 
 UNKNOWN_AGAIN_IN = timedelta(seconds=30)
 """How long a job is parked whose name nothing here declares: another version of the app may know it."""
@@ -56,6 +57,7 @@ class Admission:
         self._start = start
         self._turn_away = turn_away
         self._unknown: set[str] = set()
+        self._waits = Waits(settings.poll)
 
     async def let_in(self, runs: Sequence[Run]) -> None:
         """Start the runs of a claim that may start; each of the others is turned away before this returns.
@@ -69,7 +71,8 @@ class Admission:
             if run.handle is None:
                 self._park(run)
             elif self._limiter is not None and not self._has_place(run, self._limiter):
-                self._shed(run, "limiter")
+                log.debug("jobs.worker.shed", job=run.job.id, name=run.job.name, by="limiter")
+                self._away(run, Nack(run.job, delay=self._waits.again_in(_tenant(run)), counted=False), "shed")
             elif run.handle.concurrency_limit is not None:
                 limited.append(run)
             else:
@@ -88,7 +91,10 @@ class Admission:
 
     def _has_place(self, run: Run, limiter: Limiter) -> bool:
         run.place = limiter.acquire(run.job.queue, run.job.tenant_id)
-        return run.place is not None
+        if run.place is None:
+            return False
+        self._waits.let_in(_tenant(run))
+        return True
 
     async def _take_slots(self, runs: list[Run]) -> None:
         settings = self._settings
@@ -111,11 +117,12 @@ class Admission:
         match verdict:
             case Admitted(slot):
                 run.slot = slot
+                self._waits.let_in(slot.key)
                 self._start(run)
-            case Shed(settlement):
+            case Shed(settlement, key):
                 self._abandon(run)
                 log.debug("jobs.worker.shed", job=run.job.id, name=run.job.name, by="concurrency_limit")
-                self._away(run, settlement, "shed")
+                self._away(run, settlement._replace(delay=self._waits.again_in(key)), "shed")
             case Refused(settlement, error, values):
                 self._abandon(run)
                 log.info("jobs.attempt.refused", job=run.job.id, name=run.job.name, code=error.code)
@@ -138,10 +145,6 @@ class Admission:
         error = f"JobUnknown [X_JOB_UNKNOWN]: no job {name!r} is declared in worker {self._settings.worker_id}"
         self._away(run, Nack(run.job, delay=UNKNOWN_AGAIN_IN, error=error, counted=False, park=True), "parked")
 
-    def _shed(self, run: Run, by: str) -> None:
-        log.debug("jobs.worker.shed", job=run.job.id, name=run.job.name, by=by)
-        self._away(run, Nack(run.job, delay=self._settings.poll, counted=False), "shed")
-
     def _abandon(self, run: Run) -> None:
         if run.place is not None:
             run.place.abandon()
@@ -162,6 +165,10 @@ class Admission:
             random=self._random,
             signal=run.signal,
         )
+
+
+def _tenant(run: Run) -> tuple[str, str | None]:
+    return run.job.queue, run.job.tenant_id
 
 
 def _known(run: Run) -> JobHandle[Any, Any, Any]:

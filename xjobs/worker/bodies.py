@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -17,14 +17,17 @@ from xjobs.bodies import cancel_when_stopped, cancellable
 from xjobs.bridge import run_sync
 from xjobs.drivers.base import Driver
 from xjobs.jobs import JobHandle
-from xjobs.operations.attempt import Callee, Execution, execute
+from xjobs.operations.attempt import Callee, Execution, broken, execute
 from xjobs.signals import RunSignal
 from xjobs.worker import log
-from xjobs.worker.left import NOT_OURS, kept, left_by
+from xjobs.worker.left import BodyLeft, counts, kept, left_by
 from xjobs.worker.runs import Run
 from xjobs.worker.threads import Threads
 
 Ended = Callable[[Run, Execution | None], None]
+
+NO_THREAD = 0.1
+"""Seconds until a thread for an ending hook is asked for again, when there was none to be had."""
 
 
 class Bodies:
@@ -35,8 +38,8 @@ class Bodies:
         worker_id: the fence of steps and progress, and the name of the threads.
         clock: the queue's present instant.
         random: the source of retry jitter.
-        ended: called on the event loop when an attempt has ended; with None when it came to no outcome, which is a
-            fault of ours or of a listener at a point.
+        ended: called on the event loop when an attempt has ended; with None when a listener at a point has the worker
+            die there.
     """
 
     def __init__(
@@ -86,10 +89,32 @@ class Bodies:
     async def call(self, callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:
         """Call an ending hook: an `async def` on the loop, a `def` in a thread."""
         if callee.is_async:
-            return await kept(cancellable(callee.body(*arguments, **values), signal), signal)
+            return await self._await_hook(callee.body(*arguments, **values), signal)
         done: asyncio.Future[Any] = self._loop.create_future()
-        self._threads.start(partial(self._into, done, partial(callee.body, *arguments, **values)))
+        work = partial(self._into, done, partial(callee.body, *arguments, **values))
+        await self._start_sometime(work)
         return await done
+
+    async def _await_hook(self, hook: Coroutine[Any, Any, Any], signal: RunSignal) -> Any:
+        """Await an `async def` hook; the worker's own cancellation of it is no failure."""
+        task = asyncio.current_task(self._loop)
+        try:
+            return await kept(cancellable(hook, signal), signal)
+        except BodyLeft:
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from None
+            raise
+
+    async def _start_sometime(self, work: Callable[[], Any]) -> None:
+        """Start work in a thread, as soon as there is one to be had."""
+        while True:
+            try:
+                self._threads.start(work)
+            except RuntimeError as problem:
+                log.warning("jobs.worker.no-thread", error=str(problem))
+                await asyncio.sleep(NO_THREAD)
+            else:
+                return
 
     def _into(self, done: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         try:
@@ -142,7 +167,7 @@ class Bodies:
         except points.Crash:
             pass  # a test has this process die here
         except Exception as problem:  # noqa: BLE001 - nothing awaits this task
-            log.error("jobs.worker.attempt-failed", cause=problem, job=run.job.id, name=run.job.name)
+            execution = self._broken(run, handle, problem)
         finally:
             run.task = None
             self._running.discard(run)
@@ -167,7 +192,7 @@ class Bodies:
         except points.Crash:
             pass
         except BaseException as problem:  # noqa: BLE001 - the thread serves other jobs after this one
-            log.error("jobs.worker.attempt-failed", cause=problem, job=run.job.id, name=run.job.name)
+            execution = self._broken(run, handle, problem)
         _close_old_connections()
         self._finished.append((run, execution))
         if not self._collecting:
@@ -176,6 +201,10 @@ class Bodies:
                 self._loop.call_soon_threadsafe(self._collect)
             except RuntimeError:  # the loop has closed: the worker ended without waiting for this body
                 log.warning("jobs.worker.body-ended-late", job=run.job.id, name=run.job.name)
+
+    def _broken(self, run: Run, handle: JobHandle[Any, Any, Any], problem: BaseException) -> Execution:
+        log.error("jobs.worker.attempt-failed", cause=problem, job=run.job.id, name=run.job.name)
+        return broken(run.job, handle, problem, self._random)
 
     def _collect(self) -> None:
         """Take over what threads have finished."""
@@ -199,8 +228,10 @@ async def _call_body(callee: Callee, arguments: tuple[Any, ...], values: dict[st
     del signal
     try:
         return callee.body(*arguments, **values)
-    except NOT_OURS as left:
-        raise left_by(left) from left
+    except BaseException as error:
+        if counts(error):
+            raise
+        raise left_by(error) from error
 
 
 def _set_result(done: asyncio.Future[Any], result: Any) -> None:

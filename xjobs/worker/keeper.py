@@ -60,6 +60,7 @@ class Keeper:
         self._changed = threading.Condition()
         self._closing = False
         self._listed = False
+        self.owed: list[Run] = []
         self.draining = False
         self.paused = False
         self._at: list[tuple[float, Callable[[], None]]] = []
@@ -97,9 +98,10 @@ class Keeper:
         with self._turn:
             began = self._monotonic()
             runs = self._standing(began)
-            if not runs:
+            # Also of claims that are gone: their bodies go on until they notice, and count until then.
+            slots = [(run, run.slot) for run in self._held.snapshot() if run.slot is not None]
+            if not runs and not slots:
                 return
-            slots = [(run, run.slot) for run in runs if run.slot is not None]
             try:
                 renewed = run_sync(
                     renew_all(
@@ -131,12 +133,13 @@ class Keeper:
     def hand_back(self, reason: Error) -> int:
         """Give back every claim that is still held, uncounted, with its slot; its body, if it goes on, settles nothing.
 
-        Answers how many were given back.
+        Answers how many were given back. Those that could not be are in `owed`, and are tried again by the next call.
         """
         with self._turn:
-            runs = [run for run in self._held.snapshot() if self._take(run)]
-            if not runs:
+            self.owed += [run for run in self._held.snapshot() if self._take(run)]
+            if not self.owed:
                 return 0
+            runs = self.owed
             worker_id = self._settings.worker_id
             landed = run_sync(
                 nack(
@@ -148,6 +151,7 @@ class Keeper:
                     worker_id=worker_id,
                 )
             )
+            self.owed = []
             run_sync(release(self._driver, [run.slot for run in runs if run.slot is not None]))
         log.warning("jobs.worker.drain-handed-back", jobs=len(landed))
         return len(landed)

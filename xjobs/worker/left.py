@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+from xjobs import points
 from xjobs.errors import Error
+from xjobs.operations.steps import Suspended
 from xjobs.signals import RunSignal
 
-NOT_OURS = (SystemExit, KeyboardInterrupt, GeneratorExit)
+_OURS = (Suspended, points.Crash)
+"""What is none of `Exception` and yet ours: it goes through, alone or in a group."""
 
 
 class BodyLeft(Error):
@@ -29,10 +32,28 @@ async def kept(body: Awaitable[Any], signal: RunSignal) -> Any:
         if signal.reason is None:
             raise left_by(cancelled) from cancelled
         raise
-    except NOT_OURS as left:
-        raise left_by(left) from left
+    except BaseException as error:
+        if counts(error):
+            raise
+        raise left_by(error) from error
+
+
+def counts(error: BaseException) -> bool:
+    """Whether what a body raised is an outcome of its attempt as it is."""
+    if isinstance(error, BaseExceptionGroup):
+        rest = error.split(_OURS)[1]
+        return rest is None or isinstance(rest, Exception)
+    return isinstance(error, (Exception, *_OURS))
 
 
 def left_by(error: BaseException) -> BodyLeft:
     """What an exception that is none of `Exception` counts as: a failure of the attempt, and not the worker's end."""
-    return BodyLeft(f"the body raised {error!r}", "have it return, or raise an Exception")
+    return BodyLeft(f"the body raised {described(error)}", "have it return, or raise an Exception")
+
+
+def described(error: BaseException) -> str:
+    """The exception as Python writes it, if it can be written."""
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001 - foreign code
+        return type(error).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xjobs.jobs import JobHandle
@@ -26,9 +26,10 @@ class Run:
         settling: its outcome is on the way to the store, so that a claim that is gone is no loss any more.
         gone: the claim is lost, cancelled or handed back: nothing is renewed and no outcome would land.
         task: of the attempt of an `async def` body; the event loop's.
+        busy: it occupies a slot of its queue.
     """
 
-    __slots__ = ("gone", "handle", "job", "lease_until", "place", "settling", "signal", "slot", "task")
+    __slots__ = ("busy", "gone", "handle", "job", "lease_until", "place", "settling", "signal", "slot", "task")
 
     def __init__(self, job: ClaimedJob, handle: JobHandle[Any, Any, Any] | None, lease_until: float) -> None:
         self.job = job
@@ -37,7 +38,7 @@ class Run:
         self.lease_until = lease_until
         self.slot: Slot | None = None
         self.place: Any = None
-        self.settling = self.gone = False
+        self.settling = self.gone = self.busy = False
         self.task: asyncio.Task[None] | None = None
 
 
@@ -55,18 +56,26 @@ class Held:
         self._busy = dict.fromkeys(slots, 0)
 
     def add(self, runs: Sequence[Run]) -> None:
-        """Take up claims, whose bodies occupy slots of their queues from now on."""
+        """Take up claims, which occupy slots of their queues from now on."""
         self._runs.update(runs)
         for run in runs:
+            run.busy = True
             self._busy[run.job.queue] += 1
 
     def body_ended(self, run: Run) -> None:
         """Free the slot of a run whose body has ended; the claim is held on until it is settled."""
+        run.busy = False
         self._busy[run.job.queue] -= 1
 
-    def remove(self, runs: Iterable[Run]) -> None:
-        """Let go of claims."""
+    def remove(self, runs: Sequence[Run]) -> set[str]:
+        """Let go of claims, and of the slots of those that never had a body; answers the queues of such slots."""
         self._runs.difference_update(runs)
+        freed = set()
+        for run in runs:
+            if run.busy:
+                self.body_ended(run)
+                freed.add(run.job.queue)
+        return freed
 
     def snapshot(self) -> list[Run]:
         """The runs at this moment; safe in any thread, since the copy is made in one step of the interpreter."""
@@ -78,7 +87,7 @@ class Held:
 
     @property
     def bodies(self) -> int:
-        """How many bodies run."""
+        """How many slots are occupied: by bodies, and by jobs that are turned away until that is written."""
         return sum(self._busy.values())
 
     def __len__(self) -> int:

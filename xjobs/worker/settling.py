@@ -9,9 +9,11 @@ from uuid import UUID
 
 from xjobs import points
 from xjobs.drivers.base import Driver
-from xjobs.errors import DriverUnavailable
+from xjobs.errors import DriverUnavailable, SchemaMissing, TransactionConflict
 from xjobs.operations.attempt import Execution
+from xjobs.operations.inspect import job as find_job
 from xjobs.operations.settle import Ack, Nack, acked, nack
+from xjobs.states import nack_state
 from xjobs.worker import log
 from xjobs.worker.runs import Run
 
@@ -21,9 +23,11 @@ WAIT = 0.005
 BATCH = 500
 """The most outcomes of one statement."""
 
-RETRY = 0.1
-"""Seconds until outcomes are written again that met a store which did not answer."""
+RETRY, RETRY_MOST = 0.1, 2.0
+"""Seconds until outcomes are written again that the store did not take, the first time; twice as long each time."""
 
+_OF_THE_CONTENT = ("22", "23")
+"""Classes of SQLSTATE: data exceptions, and violated constraints."""
 
 Outcome = tuple[Run, Execution]
 
@@ -81,26 +85,45 @@ class Settling:
         self._wake.set()
 
     async def _write(self, batch: list[Outcome]) -> None:
+        """Write a batch, again and again as long as the claims stand: what has been done must not be done again."""
+        tries = 0
         while batch := await self._standing(batch):
             if "before_settle" in points.heard:
                 batch = await self._reach(batch)
             try:
                 landed = await self._send(batch)
-            except DriverUnavailable as problem:
-                # Whether it took effect is not known; sending it again is safe, since it is fenced on the claim.
-                log.warning("jobs.worker.settle-failed", jobs=len(batch), error=problem.fact)
-                await asyncio.sleep(RETRY)
-            except Exception as problem:  # noqa: BLE001 - one outcome that cannot be written must not take others along
-                if len(batch) > 1:
-                    for one in batch:
-                        await self._write([one])
+                if tries and landed is not None:
+                    landed |= await self._written_before(batch, landed)
+            except Exception as problem:  # noqa: BLE001 - whatever it is, the outcomes are not lost for it
+                if _refuses_the_content(problem):
+                    await self._write_apart(batch, problem)
                     return
-                log.error("jobs.worker.settle-failed", cause=problem, job=batch[0][0].job.id)
-                await self._tell(batch, set())
-                return
+                # Whether it took effect is not known; sending it again is safe, since it is fenced on the claim.
+                _tell_failed(batch, problem)
+                await asyncio.sleep(min(RETRY_MOST, RETRY * 2**tries))
+                tries += 1
             else:
                 await self._tell(batch, landed)
                 return
+
+    async def _write_apart(self, batch: list[Outcome], problem: Exception) -> None:
+        """Write each by itself: one outcome that cannot be written must not take others along."""
+        if len(batch) > 1:
+            for one in batch:
+                await self._write([one])
+        else:
+            log.error("jobs.worker.settle-failed", cause=problem, job=batch[0][0].job.id)
+            await self._tell(batch, set())
+
+    async def _written_before(self, batch: Sequence[Outcome], landed: set[UUID]) -> set[UUID]:
+        """Of outcomes that were sent before, those that stand in their rows: only the answer had been lost."""
+        found = set()
+        for run, execution in batch:
+            if run.job.id not in landed:
+                row = await find_job(self._driver, run.job.id)
+                if row is not None and row.claims == run.job.claims and row.state in _states(execution):
+                    found.add(row.id)
+        return found
 
     async def _standing(self, batch: list[Outcome]) -> list[Outcome]:
         """The batch without the outcomes of claims that are gone, which are told as not landed."""
@@ -142,3 +165,32 @@ class Settling:
                 with suppress(points.Crash):
                     await points.reach("after_settle", job=run.job, outcome=execution.outcome, landed=did)
         await self._settled(batch, landed)
+
+
+def _refuses_the_content(problem: Exception) -> bool:
+    """Whether it would be refused again, since it is the content that the store cannot take, or cannot even be sent.
+
+    The other problems are of the moment: a lock or a statement that timed out, a server that is read-only or full, a
+    schema that is being changed.
+    """
+    if isinstance(problem, DriverUnavailable | TransactionConflict | SchemaMissing):
+        return False
+    if not hasattr(problem, "sqlstate"):
+        return True
+    return (problem.sqlstate or "")[:2] in _OF_THE_CONTENT
+
+
+def _states(execution: Execution) -> tuple[str, ...]:
+    """The states in which a row may be found that an outcome has been written to."""
+    settlement = execution.settlement
+    if isinstance(settlement, Ack):
+        return ("done",)
+    state = nack_state(dead_letter=settlement.dead_letter, fail=settlement.fail, park=settlement.park)
+    return ("ready", "delayed") if state == "ready" else (state,)
+
+
+def _tell_failed(batch: Sequence[Outcome], problem: Exception) -> None:
+    if isinstance(problem, DriverUnavailable):
+        log.warning("jobs.worker.settle-failed", jobs=len(batch), error=problem.fact)
+    else:
+        log.error("jobs.worker.settle-failed", jobs=len(batch), cause=problem)

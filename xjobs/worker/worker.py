@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -46,6 +47,12 @@ LAG_TICK, LAG_TOLD = 1.0, 0.2
 
 SHARED = 100
 """The slots of a queue from which on one claim fills half of them, and not all."""
+
+HAND_BACK_AGAIN = 0.25
+"""Seconds until jobs are handed back again that could not be."""
+
+HOOKS = 100
+"""How many ending hooks may wait for their turn, besides those that run, before nothing more is claimed."""
 
 LAST_LOOK = 5.0
 """Seconds that a worker without a deadline takes at its end to give back what a claim may have brought."""
@@ -196,7 +203,7 @@ class _Parts:
             clock=clock,
             random=random,
             start=self.bodies.start,
-            turn_away=self._ended,
+            turn_away=self._turned_away,
         )
         self.pace = Pace(self.settings.poll.total_seconds(), self._ceiling)
         self.wake = Wake(
@@ -206,6 +213,8 @@ class _Parts:
         self.choked = False  # nothing is claimed until more outcomes are written
         self.events: set[str] = set()  # that some run waits for, and that have come
         self.hooks: set[asyncio.Task[OnSettledFailed | None]] = set()
+        self.hook_turns = asyncio.Semaphore(self.settings.slots)
+        self.failures = 0  # passes that failed, one after the other, for another reason than an outage
         self.strays = False  # a claim may have landed whose answer never came
 
     async def serve(self) -> None:
@@ -225,6 +234,9 @@ class _Parts:
             others.append(claims)
             await self._until_claimed(claims)
             await self._until_empty()
+        except BaseException:
+            await self._give_up()
+            raise
         finally:
             for task in others:
                 task.cancel()
@@ -255,8 +267,26 @@ class _Parts:
             margin = min(MARGIN, (deadline - time.monotonic()) / 2)
             self.keeper.at(deadline - margin, self._cut_off)
             self.keeper.at(deadline - margin / 2, self._hand_back)
-        with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self._end_by, deadline, margin)
+        with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._end)
+
+    def _end_by(self, deadline: float, margin: float) -> None:
+        """Tell bodies from the loop as well, since the keeper's statement may hang, and then hooks."""
+        left = deadline - time.monotonic()
+        self.loop.call_later(max(0.0, left - margin), self._cut_off)
+        self.loop.call_later(max(0.0, left - margin / 2), self._cancel_hooks)
+
+    async def _give_up(self) -> None:
+        """When `run` itself is cancelled or fails: have bodies stop, and hand back what is held all the same."""
+        now = time.monotonic()
+        self.worker._deadline = min(self.worker.deadline or math.inf, now + MARGIN)  # noqa: SLF001 - the two are one
+        self._end()
+        self._cut_off()
+        self._cancel_hooks()
+        self.keeper.at(now + MARGIN / 2, self._hand_back)
+        await self._until_empty()
 
     def _end(self) -> None:
         self.ending.set()
@@ -264,17 +294,26 @@ class _Parts:
         self._look_whether_empty()
 
     def _cut_off(self) -> None:
-        """Tell the bodies that run to stop; from the keeper's thread, so that a blocked loop is no way out."""
-        runs = [run for run in self.held.snapshot() if not run.settling]
-        if runs:
-            log.warning("jobs.worker.drain-cancelling", jobs=len(runs))
-        for run in runs:
-            run.signal.stop(_draining(run))
+        """Tell the bodies that run to stop; also from the keeper's thread, so that a blocked loop is no way out."""
+        told = [run for run in self.held.snapshot() if not run.settling and run.signal.stop(_draining(run))]
+        if told:
+            log.warning("jobs.worker.drain-cancelling", jobs=len(told))
 
     def _hand_back(self) -> None:
-        self.keeper.hand_back(Draining("the worker shut down before the job was done", "it is run again"))
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._look_whether_empty)
+        try:
+            self.keeper.hand_back(Draining("the worker shut down before the job was done", "it is run again"))
+        except Exception:
+            self.keeper.at(time.monotonic() + HAND_BACK_AGAIN, self._hand_back)
+            raise
+        finally:
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._look_whether_empty)
+
+    def _cancel_hooks(self) -> None:
+        if self.hooks:
+            log.warning("jobs.on-settled.left", hooks=len(self.hooks))
+        for task in self.hooks:
+            task.cancel()
 
     async def _claim_until_ending(self) -> None:
         while not self.ending.is_set():
@@ -289,24 +328,42 @@ class _Parts:
                     await self._give_back_strays(self.connections.claims)
                 more = await self._pass(self._asks(free))
             except Exception as problem:  # noqa: BLE001 - the next pass may succeed
-                _tell_failed(problem)
+                self._note_failed(problem)
                 await self._pause()
             else:
+                self.failures = 0
                 if not more:
                     await self.pace.wait()
 
     async def _pause(self) -> None:
-        """After a failed pass, whatever kicks."""
+        """After a failed pass, whatever kicks; longer each time, but in an outage, which connections pace."""
+        pause = self.settings.poll.total_seconds() * 2 ** min(self.failures, 30)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.poll.total_seconds()):
+            async with asyncio.timeout(min(pause, self.settings.idle_poll.total_seconds())):
                 await self.ending.wait()
+
+    def _note_failed(self, problem: Exception) -> None:
+        if isinstance(problem, DriverUnavailable):
+            log.warning("jobs.worker.tick-failed", error=problem.fact)
+        else:
+            self.failures += 1
+            log.error("jobs.worker.tick-failed", cause=problem)
 
     def _free(self) -> dict[str, int]:
         """The slots of each queue in which nothing runs, if it has any."""
-        if self.settling.backlog > MAX_BACKLOG:
+        if self._overfull():
             self.choked = True
             return {}
         return {queue: count for queue in self.settings.queues if (count := self.held.free(queue)) > 0}
+
+    def _overfull(self) -> bool:
+        """Whether more jobs have ended than what their endings bring about keeps up with."""
+        return self.settling.backlog > MAX_BACKLOG or len(self.hooks) > HOOKS + self.settings.slots
+
+    def _unchoke(self) -> None:
+        if self.choked and not self._overfull():
+            self.choked = False
+            self.pace.kick()
 
     def _asks(self, free: Mapping[str, int]) -> list[tuple[list[str], int]]:
         """What to claim: for each queue as much as it has free slots; of an idle worker, of all queues at once."""
@@ -396,7 +453,7 @@ class _Parts:
             log.warning("jobs.claim.answer-lost", jobs=count)
 
     def _ended(self, run: Run, execution: Execution | None) -> None:
-        """A body has ended, or was kept from running: free its slot and have its outcome written."""
+        """A body has ended: free its slot and have its outcome written."""
         self.held.body_ended(run)
         if run.place is not None:
             run.place.release()
@@ -408,8 +465,15 @@ class _Parts:
         if run.job.queue in self.short:
             self.pace.kick()
 
+    def _turned_away(self, run: Run, execution: Execution) -> None:
+        """A job was kept from running; its slot is free once that is written, since until then it is claimed."""
+        if run.place is not None:
+            run.place.release()
+        self.settling.put(run, execution)
+
     async def _settled(self, outcomes: Sequence[Outcome], landed: set[UUID] | None) -> None:
-        self.held.remove([run for run, _ in outcomes])
+        if self.held.remove([run for run, _ in outcomes]) & self.short:
+            self.pace.kick()
         for run, execution in outcomes:
             settlement, handle = execution.settlement, run.handle
             hooked = handle is not None and handle.ending_hook is not None
@@ -430,22 +494,29 @@ class _Parts:
                 await release(self.connections.settles, slots)
             except Exception as problem:  # noqa: BLE001 - they lapse by themselves
                 log.warning("jobs.worker.slot-release-failed", slots=len(slots), error=str(problem))
-        if self.choked and self.settling.backlog <= MAX_BACKLOG:
-            self.choked = False
-            self.pace.kick()
+        self._unchoke()
         self._look_whether_empty()
 
     def _in_background(self, hook: Coroutine[Any, Any, OnSettledFailed | None]) -> None:
-        """Have an ending hook called; the worker does not end before it has."""
-        task = asyncio.create_task(hook)
+        """Have an ending hook called, in its turn; the worker does not end before it has."""
+        task = asyncio.create_task(self._in_turn(hook))
         self.hooks.add(task)
         task.add_done_callback(self._hook_ended)
+
+    async def _in_turn(self, hook: Coroutine[Any, Any, OnSettledFailed | None]) -> OnSettledFailed | None:
+        """As many at a time as there are slots: hooks are no way past the worker's concurrency."""
+        try:
+            async with self.hook_turns:
+                return await hook
+        finally:
+            hook.close()  # where its turn never came
 
     def _hook_ended(self, task: asyncio.Task[OnSettledFailed | None]) -> None:
         self.hooks.discard(task)
         failed = None if task.cancelled() else task.exception() or task.result()
         if failed is not None:
             log.error("jobs.on-settled.failed", cause=failed)
+        self._unchoke()
         self._look_whether_empty()
 
     def _note_due(self, settlement: Nack) -> None:
@@ -453,7 +524,7 @@ class _Parts:
         self.pace.due_in(delay if isinstance(delay, int | float) else delay.total_seconds())
 
     def _look_whether_empty(self) -> None:
-        if self.ending.is_set() and not self.held.snapshot() and not self.hooks:
+        if self.ending.is_set() and not self.held.snapshot() and not self.hooks and not self.keeper.owed:
             self.empty.set()
 
     async def _until_empty(self) -> None:
@@ -464,7 +535,8 @@ class _Parts:
             deadline = self.worker.deadline
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                self.worker.abandoned = sum(not run.gone for run in self.held.snapshot())
+                held = sum(not run.gone for run in self.held.snapshot())
+                self.worker.abandoned = held + len(self.keeper.owed)
                 log.error("jobs.worker.drain-abandoned", bodies=self.held.bodies, jobs=self.worker.abandoned)
                 return
             with suppress(TimeoutError):
@@ -529,20 +601,12 @@ async def _ended_within(seconds: float | None, tasks: Sequence[asyncio.Task[None
             task.exception()
 
 
-def _tell_failed(problem: Exception) -> None:
-    """Log a pass that failed; the next one may succeed."""
-    if isinstance(problem, DriverUnavailable):
-        log.warning("jobs.worker.tick-failed", error=problem.fact)
-    else:
-        log.error("jobs.worker.tick-failed", cause=problem)
-
-
 def _tell_attempt(run: Run, execution: Execution) -> None:
     """Log an attempt that came to no good, once it is settled so."""
     job, error = run.job, execution.error
     facts = {"job": job.id, "name": job.name, "attempt": job.attempt, "outcome": execution.outcome}
     if execution.outcome == "interrupted":
-        log.warning("jobs.attempt.interrupted", **facts)
+        log.warning("jobs.attempt.interrupted", **facts, error=describe(error) if error else None)
     elif execution.outcome in ("retried", "rate-limited"):
         log.warning("jobs.attempt.failed", **facts, retry=True, error=describe(error) if error else None)
     elif execution.outcome in ("dead-lettered", "dropped"):
