@@ -529,3 +529,56 @@ async def test_a_row_that_cannot_be_read_keeps_no_other_from_running(
     row = queue.job(bad.id)
     assert row is not None
     assert "nested" in (row.last_error or "")
+
+
+@pytest.mark.parametrize("raised", [SystemExit(0), KeyboardInterrupt()], ids=["exit", "interrupt"])
+async def test_a_task_of_a_body_that_exits_fails_its_job_alone(
+    connections: FaultyConnections, store: xjobs.Queue, raised: BaseException
+) -> None:
+    """It ended the process at once, with 0, and every job beside it stayed leased."""
+    from xjobs.worker.left import guard_tasks
+
+    @job(key=NO_KEY, retry=1)
+    async def exits() -> None:
+        async def leave() -> None:
+            raise raised
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(leave())
+
+    @job(key=NO_KEY)
+    async def beside() -> None:
+        await asyncio.sleep(0.05)
+
+    store.enqueue_many([beside.call(), exits.call()])
+    loop = asyncio.get_running_loop()
+    guard_tasks(loop)
+    try:
+        async with serving(connections):
+            await until("the jobs to end", lambda: states(store) == {"done": 1, "dead": 1})
+    finally:
+        loop.set_task_factory(None)
+
+
+async def test_a_guarded_task_is_a_task_like_any_other() -> None:
+    from xjobs.worker.left import guard_tasks
+
+    async def wait() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    loop = asyncio.get_running_loop()
+    guard_tasks(loop)
+    try:
+        unstarted = asyncio.create_task(wait(), name="unstarted")
+        unstarted.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await unstarted
+        task = asyncio.create_task(wait(), name="named")
+        assert (task.get_name(), task.get_coro().__qualname__) == ("named", wait.__qualname__)  # type: ignore[union-attr]
+        assert task.get_stack()
+        assert await task == "done"
+        async with asyncio.timeout(5):
+            assert await asyncio.gather(wait(), wait()) == ["done", "done"]
+    finally:
+        loop.set_task_factory(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from xjobs import points
@@ -36,6 +36,45 @@ async def kept(body: Awaitable[Any], signal: RunSignal) -> Any:
         if counts(error):
             raise
         raise left_by(error) from error
+
+
+class _Guarded(Coroutine[Any, Any, Any]):
+    """A coroutine out of which neither SystemExit nor KeyboardInterrupt comes."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
+        self._inner = inner
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._inner.send(value)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise left_by(error) from error
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._inner.throw(*error)
+        except (SystemExit, KeyboardInterrupt) as left:
+            raise left_by(left) from left
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Any:
+        return self._inner.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)  # what debuggers and `Task.get_stack` ask
+
+
+def guard_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """On a loop that is a worker's alone, have every task that bodies start fail where it raises SystemExit or
+    KeyboardInterrupt. As they are, these end the loop, and with it the process and all that runs beside.
+    """
+
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(_Guarded(coroutine), loop=loop, **options)
+
+    loop.set_task_factory(make)
 
 
 def counts(error: BaseException) -> bool:
