@@ -52,10 +52,12 @@ class Settling:
         self._ended: list[Outcome] = []
         self._wake = asyncio.Event()
         self._closing = False
+        self._awaited = False  # a job that was turned away occupies its slot until that is written
 
     def put(self, run: Run, execution: Execution) -> None:
         """Have an outcome written."""
         run.settling = True
+        self._awaited = self._awaited or run.busy
         if not self._ended:
             self._wake.set()
         self._ended.append((run, execution))
@@ -74,8 +76,9 @@ class Settling:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            if self._busy() and not self._closing and len(self._ended) < BATCH:
+            if self._busy() and not self._closing and not self._awaited and len(self._ended) < BATCH:
                 await asyncio.sleep(WAIT)
+            self._awaited = False
             batch, self._ended = self._ended[:BATCH], self._ended[BATCH:]
             await self._write(batch)
 
