@@ -110,8 +110,8 @@ def worker(
     SIGTERM and SIGINT end it: it claims nothing more, finishes what runs, and hands back in time what does not finish.
     A second signal stops it at once.
 
-    Exits with 0 after it ended so, with 1 if jobs had to be left to the end of their leases, with 2 if it could not
-    begin, and with 128 and the signal's number after a second signal.
+    Exits with 0 after it ended so, with 1 if jobs had to be left to the end of their leases or no signal had asked for
+    the end, with 2 if it could not begin, and with 128 and the signal's number after a second signal.
     """
     import asyncio
 
@@ -137,9 +137,9 @@ def worker(
     _introduce(served, target)
     if gc.get_threshold() == thresholds:  # the app has not settled it itself
         spare_collector()
-    with shut_down_by_signals(served), asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(served.run())
-    context.exit(1 if served.abandoned else 0)
+    with shut_down_by_signals(served) as ending:
+        ending.run(asyncio.Runner(loop_factory=new_loop))
+    context.exit(ending.code)
 
 
 def spare_collector() -> None:
