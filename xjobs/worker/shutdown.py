@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from xjobs.worker import log
+from xjobs.worker.left import guard_tasks
 from xjobs.worker.worker import Worker
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -108,6 +109,7 @@ class Ending:
 
     async def _serve(self) -> None:
         self._signals.retake()
+        guard_tasks(asyncio.get_running_loop())
         try:
             await self._worker.run()
         finally:
