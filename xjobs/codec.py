@@ -26,6 +26,7 @@ from uuid import UUID
 from xjobs.arrival import check_arrival, naive_datetime
 from xjobs.errors import DeclarationInvalid, InputInvalid
 from xjobs.fields import (
+    Shape,
     extra_of,
     is_model,
     is_root_model,
@@ -101,12 +102,13 @@ class Codec:
             if self._same_order and ordered is values and [*map(type, values.values())] == self._kinds:
                 return text, values  # as `decode` would
             return text, self.decode(ordered)
-        lowering = _Lowering(watches_keys=self._has_fields)
-        lowered = {name: lowering.lower(value, f"input.{name}") for name, value in values.items()}
+        lowering = _Lowering(makes_fields=self._has_fields)
+        lowered = lowering.lower_all(values)
         rebuilt = self.decode(lowered)
         if lowering.changed_type:
-            for name, value in values.items():
-                check_arrival(value, rebuilt[name], f"input.{name}")
+            # An integer that jsonb makes of a float is no other type by intent: what is compared has the float.
+            as_given = self.decode(_Lowering(keeps_floats=True).lower_all(values)) if lowering.whole_floats else rebuilt
+            _check_arrivals(values, as_given)
         return self._json.encode(
             {name: lowered[name] for name in self._in_jsonb_order if name in values}
         ).decode(), rebuilt
@@ -119,18 +121,32 @@ class Codec:
         """
         if type(stored) is dict and [*map(type, stored.values())] == self._kinds and (*stored,) == self._in_jsonb_order:
             return stored if self._same_order else {name: stored[name] for name in self._names}
+        kind = self._record
         try:
-            record = self._convert(stored, self._record, dec_hook=rebuild_other)
+            record = self._convert(stored, kind, dec_hook=rebuild_other)
         except self._validation_error as problem:
-            path, text = explain(
-                problem, stored, lambda part: self._convert(part, self._record, dec_hook=rebuild_other)
-            )
-            raise InputInvalid(
-                f"{path} of job {self.job!r}: {text}",
-                f"its parameters are {self._described()}",
-                path=path,
+            raise self._refused(
+                *explain(problem, stored, lambda part: self._convert(part, kind, dec_hook=rebuild_other))
             ) from None
+        except Exception as problem:
+            # A class of the app raised it, in its `__post_init__` or a validator.
+            text = f"making it anew raised {type(problem).__name__}: {problem}"
+            raise self._refused(self._raising(stored), text) from problem
         return self._fields_of(record)
+
+    def _refused(self, path: str, text: str) -> InputInvalid:
+        return InputInvalid(f"{path} of job {self.job!r}: {text}", f"its parameters are {self._described()}", path=path)
+
+    def _raising(self, stored: Mapping[str, Any]) -> str:
+        """The path of the first argument whose rebuilding raises what is no refusal."""
+        for name, value in stored.items():
+            try:
+                self._convert(value, settled(self._hints.get(name, Any)), dec_hook=rebuild_other)
+            except self._validation_error:
+                continue
+            except Exception:  # noqa: BLE001 - whatever it is: it is what the caller is told
+                return f"input.{name}"
+        return "input"
 
     def lower_partial(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Some of the arguments as JSON values, for comparing with a stored input.
@@ -216,6 +232,12 @@ class Codec:
         return record
 
 
+def _check_arrivals(given: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> bool:
+    """`check_arrival` of all arguments."""
+    made = [check_arrival(value, rebuilt[name], f"input.{name}") for name, value in given.items()]
+    return any(made)
+
+
 def _constant(value: Any) -> Callable[[], Any]:
     return lambda: value
 
@@ -260,15 +282,22 @@ class _Lowering:
     """One pass over a value.
 
     Attributes:
-        changed_type: whether JSON alone may give back something else than it got: another type, or, where
-            `watches_keys` says that objects become ones with fields, fewer keys.
+        changed_type: whether the annotations may give back something else than JSON got: another type, or, where
+            `makes_fields` says that mappings and lists may become objects with fields, fewer keys or more values.
+        whole_floats: whether a float became the integer that it is; with `keeps_floats` none does.
     """
 
-    def __init__(self, *, watches_keys: bool = False) -> None:
+    def __init__(self, *, makes_fields: bool = False, keeps_floats: bool = False) -> None:
         self.changed_type = False
-        self._watches_keys = watches_keys
+        self.whole_floats = False
+        self._keeps_floats = keeps_floats
+        self._makes_fields = makes_fields
         self._inside: list[int] = []
         self._models = 0  # how many pydantic models are around
+
+    def lower_all(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, by name."""
+        return {name: self.lower(value, f"input.{name}") for name, value in values.items()}
 
     def lower(self, value: Any, path: str) -> Any:
         kind = type(value)
@@ -279,12 +308,14 @@ class _Lowering:
         if kind is bool or value is None:
             return value
         if kind is float:
-            return _number(value, path)
+            return self._number(value, path)
         if kind is dict:
-            if self._watches_keys:
+            if self._makes_fields:
                 self.changed_type = True
             return self._object(value, path)
         if kind is list:
+            if self._makes_fields:
+                self.changed_type = True
             return self._array(value, path)
         self.changed_type = True
         return self._other(value, path)
@@ -310,6 +341,14 @@ class _Lowering:
         self._inside.pop()
         return lowered
 
+    def _number(self, value: float, path: str) -> float | int:
+        if not math.isfinite(value):
+            raise InputInvalid(f"{path} is {value!r}", "pass a finite number, or None", path=path)
+        if abs(value) < _WHOLE_FLOATS:
+            return value or 0.0
+        self.whole_floats = self.changed_type = True
+        return value if self._keeps_floats else int(value)
+
     def _enter(self, value: Any, path: str) -> None:
         if id(value) in self._inside:
             raise InputInvalid(f"{path} contains itself", "pass values without cycles", path=path)
@@ -332,7 +371,7 @@ class _Lowering:
         if isinstance(value, int):
             return _whole(int.__int__(value), path)
         if isinstance(value, float):
-            return _number(float.__float__(value), path)
+            return self._number(float.__float__(value), path)
         if isinstance(value, tuple | list):
             return self._array(value, path)
         if isinstance(value, set | frozenset):
@@ -345,24 +384,19 @@ class _Lowering:
         shape = shape_of(value)
         if shape is None:
             return self._unknown(value, path)
+        fields = _values_of(value, shape, path)
         if is_model(type(value)):
-            return self._model(value, shape.names, path)
-        if shape.is_array:
-            values = [getattr(value, name) for name in shape.names]
-            return self._array([shape.tag[1], *values] if shape.tag else values, path)
-        fields = {out: getattr(value, name) for name, out in shape.names.items()}
+            self._models += 1
+            if is_root_model(type(value)):
+                lowered = self.lower(value.root, path)
+            else:
+                lowered = self._object({**fields, **extra_of(value)}, path)
+            self._models -= 1
+            return lowered
         tag = dict([shape.tag]) if shape.tag else {}
+        if shape.is_array:
+            return self._array([*tag.values(), *fields.values()], path)
         return self._object({**tag, **{name: item for name, item in fields.items() if not is_unset(item)}}, path)
-
-    def _model(self, value: Any, names: Mapping[str, str], path: str) -> Any:
-        self._models += 1
-        if is_root_model(type(value)):
-            lowered = self.lower(value.root, path)
-        else:
-            fields = {out: getattr(value, name) for name, out in names.items()}
-            lowered = self._object({**fields, **extra_of(value)}, path)
-        self._models -= 1
-        return lowered
 
     def _unknown(self, value: Any, path: str) -> Any:
         if self._models and not isinstance(value, bytes | bytearray):
@@ -373,6 +407,25 @@ class _Lowering:
             "pass its key, or a dataclass of plain values",
             path=path,
         )
+
+
+def _values_of(value: Any, shape: Shape, path: str) -> dict[str, Any]:
+    """The values of an object with fields, by their names in JSON."""
+    for name, place in shape.unnamed.items():
+        raise InputInvalid(
+            f"{path}.{name} is {short(getattr(value, name, None))}, and its model takes it in only from {place}",
+            f"give the field a name too: AliasChoices({name!r}, {place})",
+            path=f"{path}.{name}",
+        )
+    try:
+        return {out: getattr(value, name) for name, out in shape.names.items()}
+    except AttributeError as problem:
+        missing = next(name for name in shape.names if not hasattr(value, name))
+        raise InputInvalid(
+            f"{path}.{missing} of type {type(value).__name__} is not set: {problem}",
+            "give the field a default, or set it before the enqueue",
+            path=f"{path}.{missing}",
+        ) from None
 
 
 def _text(value: str, path: str) -> str:
@@ -392,14 +445,6 @@ def _whole(value: int, path: str) -> int:
     if not _INT_LOW <= value <= _INT_HIGH:
         raise InputInvalid(f"{path} is {short(value)}, beyond 64 bits", "pass it as text", path=path)
     return value
-
-
-def _number(value: float, path: str) -> float | int:
-    if not math.isfinite(value):
-        raise InputInvalid(f"{path} is {value!r}", "pass a finite number, or None", path=path)
-    if abs(value) >= _WHOLE_FLOATS:
-        return int(value)
-    return value or 0.0
 
 
 def _instant(value: datetime, path: str) -> str:

@@ -1,0 +1,334 @@
+"""What the body receives is equal to what was given and of the same type, or the enqueue is refused with its path."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Annotated, Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pydantic
+import pytest
+
+import xjobs
+
+ID = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
+BERLIN = ZoneInfo("Europe/Berlin")
+_NUMBERS = itertools.count()
+
+
+def carrying(hint: Any) -> xjobs.JobHandle[..., [Any], None]:
+    """A job whose one parameter has that annotation."""
+
+    def carry(value: Any) -> None: ...
+
+    carry.__annotations__ = {"value": hint, "return": None}
+    return xjobs.job(key=xjobs.NO_KEY, name=f"carry{next(_NUMBERS)}")(carry)
+
+
+def assigned(made: Any, **values: Any) -> Any:
+    """An object with other values than it was made with."""
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+@dataclass
+class Total:
+    total: int
+
+    def __post_init__(self) -> None:
+        self.total += 1
+
+
+@dataclass
+class Longer:
+    items: list[int]
+
+    def __post_init__(self) -> None:
+        self.items = [0, *self.items]
+
+
+@dataclass
+class Computed:
+    a: int
+    twice: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.twice = self.a * 2
+
+
+@dataclass
+class Unset:
+    a: int
+    b: int = field(init=False)
+
+
+class Stripped(msgspec.Struct):
+    x: str
+
+    def __post_init__(self) -> None:
+        self.x = f"{self.x.strip()}!"
+
+
+@dataclass
+class Typed:
+    id: UUID | None = None
+    at: datetime | None = None
+    many: tuple[int, ...] = ()
+    price: float = 0.0
+    inner: Typed | None = None
+
+
+class Model(pydantic.BaseModel):
+    pass
+
+
+class Plus(Model):
+    x: int
+
+    @pydantic.field_validator("x")
+    @classmethod
+    def plus(cls, x: int) -> int:
+        return x + 1
+
+
+class PlusItem(Model):
+    x: list[int]
+
+    @pydantic.field_validator("x")
+    @classmethod
+    def plus(cls, x: list[int]) -> list[int]:
+        return [0, *x]
+
+
+class PlusKey(Model):
+    x: dict[str, int]
+
+    @pydantic.field_validator("x")
+    @classmethod
+    def plus(cls, x: dict[str, int]) -> dict[str, int]:
+        return {**x, f"n{len(x)}": 1}
+
+
+class Before(Model):
+    x: Annotated[int, pydantic.BeforeValidator(lambda x: int(x) * 2)]
+
+
+class BeforeAll(Model):
+    x: int
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def twice(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {"x": values["x"] * 2}
+
+
+class Encoded(Model):
+    x: pydantic.Base64Str
+
+
+class Parsed(Model):
+    x: pydantic.Json[int]
+
+
+class AnyParsed(Model):
+    x: pydantic.Json
+
+
+class Clean(Model):
+    model_config = pydantic.ConfigDict(str_strip_whitespace=True)
+    x: str
+
+
+class IdOrText(Model):
+    x: UUID | str
+
+
+class DateOrText(Model):
+    x: date | str
+
+
+class NumberOrText(Model):
+    x: Decimal | str
+
+
+class Inside(Model):
+    x: int = pydantic.Field(default=3, validation_alias=pydantic.AliasPath("a", 0))
+
+
+class InsideOnly(Model):
+    x: int = pydantic.Field(validation_alias=pydantic.AliasChoices(pydantic.AliasPath("a", 0)))
+
+
+class InsideOrNamed(Model):
+    x: int = pydantic.Field(default=3, validation_alias=pydantic.AliasChoices(pydantic.AliasPath("a", 0), "ex"))
+
+
+class InsideOrOwnName(Model):
+    model_config = pydantic.ConfigDict(populate_by_name=True)
+    x: int = pydantic.Field(default=3, validation_alias=pydantic.AliasPath("a", 0))
+
+
+CHANGED: dict[str, tuple[Callable[[], Any], str]] = {
+    "__post_init__": (lambda: Total(1), "x is 2, but would arrive as 3"),
+    "__post_init__ of a struct": (lambda: Stripped(" a "), "x is 'a!', but would arrive as 'a!!'"),
+    "__post_init__ that lengthens a list": (lambda: Longer([1]), "x is [0, 1], but would arrive as [0, 0, 1]"),
+    "field computed anew": (lambda: assigned(Computed(1), twice=9), "x is 9, but would arrive as 2"),
+    "text for an id": (lambda: Typed(id=str(ID)), f"x is '{ID}' of type str, but would arrive as UUID('{ID}')"),  # type: ignore[arg-type]
+    "text for an instant": (lambda: Typed(at="2030-01-01T00:00:00Z"), "x is '2030-01-01T00:00:00Z' of type str"),  # type: ignore[arg-type]
+    "list for a tuple": (lambda: Typed(many=[1]), "x is [1] of type list, but would arrive as (1,) of type tuple"),  # type: ignore[arg-type]
+    "mapping for an object": (lambda: Typed(inner={"many": [1]}), "x is {'many': [1]} of type dict"),  # type: ignore[arg-type]
+    "deep inside": (lambda: Typed(inner=Typed(inner=Typed(many=[1]))), "x is [1] of type list"),  # type: ignore[arg-type]
+    "field validator": (lambda: Plus(x=1), "x is 2, but would arrive as 3"),
+    "field validator of a list": (lambda: PlusItem(x=[1]), "x is [0, 1], but would arrive as [0, 0, 1]"),
+    "field validator of a dict": (lambda: PlusKey(x={}), "x is {'n0': 1}, but would arrive as {"),
+    "before validator": (lambda: Before(x=1), "x is 2, but would arrive as 4"),
+    "before validator of the model": (lambda: BeforeAll(x=1), "x is 2, but would arrive as 4"),
+    "base64": (lambda: Encoded(x="YUdWc2JHOD0="), "x is 'aGVsbG8=', but would arrive as 'hello'"),
+    "json": (lambda: AnyParsed(x='"1"'), "x is '1' of type str, but would arrive as 1 of type int"),
+    "stripped text": (lambda: assigned(Clean(x="a"), x=" b "), "x is ' b ', but would arrive as 'b'"),
+    "id or text": (lambda: IdOrText(x=str(ID)), f"x is '{ID}' of type str, but would arrive as UUID('{ID}')"),
+    "date or text": (lambda: DateOrText(x="2024-01-01"), "x is '2024-01-01' of type str, but would arrive as "),
+    "number or text": (lambda: NumberOrText(x="1.5"), "x is '1.5' of type str, but would arrive as Decimal('1.5')"),
+    "path as alias": (lambda: Inside(a=[7]), "x is 7, and its model takes it in only from AliasPath"),
+    "path as alias of the default": (Inside, "x is 3, and its model takes it in only from AliasPath"),
+    "path as only choice": (lambda: InsideOnly(a=[7]), "x is 7, and its model takes it in only from Alias"),
+    "unset field": (lambda: Unset(1), "x of type Unset is not set"),
+}
+IN_FIELD = {
+    "__post_init__": "total",
+    "__post_init__ that lengthens a list": "items",
+    "field computed anew": "twice",
+    "text for an id": "id",
+    "text for an instant": "at",
+    "list for a tuple": "many",
+    "mapping for an object": "inner",
+    "deep inside": "inner.inner.many",
+    "unset field": "b",
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("around", ["nothing", "a list", "a mapping"])
+def test_an_object_whose_class_changes_it_is_refused_with_the_value_and_what_it_would_be(
+    name: str, around: str
+) -> None:
+    make, text = CHANGED[name]
+    value: Any = make()
+    kind: Any = type(value)
+    step = {"nothing": "", "a list": "[0]", "a mapping": ".k"}[around]
+    if around == "a list":
+        value, kind = [value], list[kind]
+    elif around == "a mapping":
+        value, kind = {"k": value}, dict[str, kind]
+    with pytest.raises(xjobs.InputInvalid) as caught:
+        carrying(kind).call(value)
+    assert caught.value.path == f"input.value{step}.{IN_FIELD.get(name, 'x')}"
+    assert text in f"x{caught.value.fact.removeprefix(caught.value.path)}"
+    assert caught.value.remedy
+
+
+class Slow(str, enum.Enum):  # noqa: UP042 - the older form
+    X = "x"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@dataclass
+class Loose:
+    text: str = ""
+    number: int = 0
+    price: float = 0.0
+    any: Any = None
+    at: datetime | None = None
+    times: frozenset[datetime] = frozenset()
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+KEPT: dict[str, Any] = {
+    "text of an enum": Loose(text=Slow.X),
+    "number of an enum": Loose(number=Level.LOW),
+    "whole price": Loose(price=3),
+    "minus zero": Loose(price=-0.0),
+    "great float": Loose(price=1e300),
+    "great float of any type": Loose(any=[1e300]),
+    "text keys of an enum": Loose(texts={Slow.X: "a"}),
+    "an hour that comes twice": Loose(at=datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1)),
+    "hours that come twice": Loose(
+        times=frozenset(
+            datetime(2024, 10, 27, 2, minute, tzinfo=BERLIN, fold=fold) for fold in (0, 1) for minute in (1, 2)
+        )
+    ),
+    "the first hours": Loose(at=datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))),
+    "computed": Computed(2),
+    "named path": InsideOrNamed(ex=7),
+    "own name": InsideOrOwnName(x=7),
+    "parsed": Clean(x=" a "),
+    "id": IdOrText(x=ID),
+    "text": IdOrText(x="a"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_an_object_that_is_made_anew_as_it_was_arrives(name: str) -> None:
+    given = KEPT[name]
+    received = carrying(type(given)).call(given).values["value"]
+    assert received is not given
+    if not name.endswith("twice"):
+        assert received == given
+    else:
+        assert [received.at] == [given.at and given.at.astimezone(UTC)]
+        assert received.times == {at.astimezone(UTC) for at in given.times}
+
+
+class OwnFault(Exception):
+    pass
+
+
+@dataclass
+class Raises:
+    x: int
+
+    def __post_init__(self) -> None:
+        if self.x < 0:
+            raise OwnFault("negative")
+
+
+class RaisesStruct(msgspec.Struct):
+    x: int
+
+    def __post_init__(self) -> None:
+        assert self.x >= 0, "negative"
+
+
+class RaisesModel(Model):
+    x: int
+
+    @pydantic.field_validator("x")
+    @classmethod
+    def fail(cls, x: int) -> int:
+        if x < 0:
+            raise LookupError("negative")
+        return x
+
+
+@pytest.mark.parametrize("kind", [Raises, RaisesStruct, RaisesModel])
+def test_what_a_class_raises_when_it_is_made_is_a_refusal(kind: Any) -> None:
+    def carry(first: int, value: Any) -> None: ...
+
+    carry.__annotations__["value"] = list[kind]
+    job = xjobs.job(key=xjobs.NO_KEY)(carry)
+    with pytest.raises(xjobs.InputInvalid, match=r"raised .*negative") as caught:
+        job.call(1, [{"x": 1}, {"x": -1}])
+    assert caught.value.path == "input.value"
+    with pytest.raises(xjobs.InputInvalid, match=r"raised .*negative"):
+        job.codec.decode({"first": 1, "value": [{"x": -1}]})
