@@ -102,16 +102,29 @@ class Codec:
             if self._same_order and ordered is values and [*map(type, values.values())] == self._kinds:
                 return text, values  # as `decode` would
             return text, self.decode(ordered)
-        lowering = _Lowering(makes_fields=self._has_fields)
-        lowered = lowering.lower_all(values)
-        rebuilt = self.decode(lowered)
-        if lowering.changed_type:
-            # An integer that jsonb makes of a float is no other type by intent: what is compared has the float.
-            as_given = self.decode(_Lowering(keeps_floats=True).lower_all(values)) if lowering.whole_floats else rebuilt
-            _check_arrivals(values, as_given)
+        lowered, rebuilt, made = self._lowered(values)
+        if made is not None:
+            # A default may be another the next time: what is stored is the whole object that the key is made of.
+            lowered, rebuilt, _ = self._lowered(made)
         return self._json.encode(
             {name: lowered[name] for name in self._in_jsonb_order if name in values}
         ).decode(), rebuilt
+
+    def _lowered(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
+        """The JSON of arguments, what the body would make of it, and that again where it made objects of plain values.
+
+        Raises:
+            InputInvalid: the body would receive something else.
+        """
+        lowering = _Lowering(makes_fields=self._has_fields)
+        lowered = lowering.lower_all(values)
+        rebuilt = self.decode(lowered)
+        if not lowering.changed_type:
+            return lowered, rebuilt, None
+        # An integer that jsonb makes of a float is no other type by intent: what is compared has the float.
+        arrived = self.decode(_Lowering(keeps_floats=True).lower_all(values)) if lowering.whole_floats else rebuilt
+        made = [check_arrival(value, arrived[name], f"input.{name}") for name, value in values.items()]
+        return lowered, rebuilt, arrived if any(made) else None
 
     def decode(self, stored: Any) -> dict[str, Any]:
         """Rebuild the body's arguments from stored JSON.
@@ -230,12 +243,6 @@ class Codec:
                 "annotate it with types that JSON can carry (see the page on input), or leave the annotation out",
             ) from None
         return record
-
-
-def _check_arrivals(given: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> bool:
-    """`check_arrival` of all arguments."""
-    made = [check_arrival(value, rebuilt[name], f"input.{name}") for name, value in given.items()]
-    return any(made)
 
 
 def _constant(value: Any) -> Callable[[], Any]:

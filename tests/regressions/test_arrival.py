@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any
-from uuid import UUID
+from typing import Annotated, Any, TypedDict
+from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
+import attrs
 import msgspec
 import pydantic
 import pytest
+from conformance.fixtures import Drain
 
 import xjobs
 
@@ -332,3 +334,82 @@ def test_what_a_class_raises_when_it_is_made_is_a_refusal(kind: Any) -> None:
     assert caught.value.path == "input.value"
     with pytest.raises(xjobs.InputInvalid, match=r"raised .*negative"):
         job.codec.decode({"first": 1, "value": [{"x": -1}]})
+
+
+@dataclass
+class Order:
+    sku: str
+    id: UUID = field(default_factory=uuid4)
+
+
+class OrderStruct(msgspec.Struct, rename="camel"):
+    sku: str
+    id: UUID = msgspec.field(default_factory=uuid4)
+
+
+class OrderArray(msgspec.Struct, array_like=True):
+    sku: str
+    id: UUID = msgspec.field(default_factory=uuid4)
+
+
+@attrs.define
+class OrderAttrs:
+    sku: str
+    id: UUID = attrs.field(factory=uuid4)
+
+
+class OrderModel(pydantic.BaseModel):
+    sku: str
+    id: UUID = pydantic.Field(default_factory=uuid4)
+
+
+class Basket(TypedDict):
+    order: Order
+
+
+ORDERS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "dataclass": (Order, lambda plain: plain, lambda value: value),
+    "struct": (OrderStruct, lambda plain: plain, lambda value: value),
+    "struct as array": (OrderArray, lambda plain: [plain["sku"]], lambda value: value),
+    "attrs": (OrderAttrs, lambda plain: plain, lambda value: value),
+    "pydantic": (OrderModel, lambda plain: plain, lambda value: value),
+    "optional": (Order | None, lambda plain: plain, lambda value: value),
+    "in a list": (list[Order], lambda plain: [plain], lambda value: value[0]),
+    "in a tuple": (tuple[int, Order], lambda plain: [1, plain], lambda value: value[1]),
+    "in a mapping": (dict[str, OrderModel], lambda plain: {"k": plain}, lambda value: value["k"]),
+    "in a TypedDict": (Basket, lambda plain: {"order": plain}, lambda value: value["order"]),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+async def test_what_a_class_fills_in_for_a_mapping_is_stored(queue: xjobs.AsyncQueue, drain: Drain, name: str) -> None:
+    """The key was made of one id, and each attempt received another."""
+    kind, spell, of = ORDERS[name]
+    seen: list[Any] = []
+
+    def ship(value: Any) -> None:
+        seen.append(of(value))
+        if len(seen) == 1:
+            raise LookupError
+
+    ship.__annotations__["value"] = kind
+    job = xjobs.job(key=lambda value: str(of(value).id), retry=xjobs.Retry(2, delay=0))(ship)
+    made = await job.aenqueue(spell({"sku": "x"}))
+    row = await queue.job(made.id)
+    await drain(errors="collect", advance=True)
+    assert row is not None
+    assert [order.sku for order in seen] == ["x", "x"]
+    assert {row.idempotency_key} == {str(order.id) for order in seen}
+    assert row.idempotency_key in repr(row.input)
+
+
+def test_a_mapping_that_its_class_would_change_again_is_refused() -> None:
+    with pytest.raises(xjobs.InputInvalid, match=r"^input\.value\.x is 2, but would arrive as 3"):
+        carrying(Plus).call({"x": 1})
+    with pytest.raises(xjobs.InputInvalid, match=r"^input\.value\[0\]\.total is 2, but would arrive as 3"):
+        carrying(list[Total]).call([{"total": 1}])
+
+
+def test_a_great_float_of_a_mapping_is_stored_as_any_other() -> None:
+    call = carrying(Loose).call({"any": [1e300], "price": 1e300})
+    assert call.values["value"] == Loose(any=[1e300], price=1e300)
