@@ -478,7 +478,7 @@ def job(
             )
         try:
             durable = check_text(body_name if name is None else name, "name")
-            check_text(queue, "queue")
+            lane = check_text(queue, "queue")
             limits = {
                 what: None if value is None else check_duration(value, what, low=timedelta(microseconds=1))
                 for what, value in (("timeout", timeout), ("step_timeout", step_timeout))
@@ -489,7 +489,7 @@ def job(
             body,
             name=durable,
             key=key,
-            queue=queue,
+            queue=lane,
             tenant=tenant,
             retry=as_retry(retry),
             concurrency_limit=as_limit(concurrency_limit, durable),
