@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import itertools
+from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NamedTuple, NewType, Optional, TypedDict
 from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
@@ -413,3 +414,73 @@ def test_a_mapping_that_its_class_would_change_again_is_refused() -> None:
 def test_a_great_float_of_a_mapping_is_stored_as_any_other() -> None:
     call = carrying(Loose).call({"any": [1e300], "price": 1e300})
     assert call.values["value"] == Loose(any=[1e300], price=1e300)
+
+
+When = NewType("When", datetime)
+Described = msgspec.Meta(description="of the order")
+
+
+@dataclass
+class At:
+    at: datetime
+
+
+class AtTuple(NamedTuple):
+    at: datetime
+
+
+class AtStruct(msgspec.Struct):
+    at: datetime
+
+
+class AtArray(msgspec.Struct, array_like=True):
+    at: datetime
+
+
+class AtModel(pydantic.BaseModel):
+    at: datetime
+
+
+class AtDict(TypedDict):
+    at: list[datetime]
+
+
+NAIVE, AWARE = "2024-01-01T00:00:00", "2024-01-01T00:00:00Z"
+HOLDS_DATETIMES: dict[str, tuple[Any, Callable[[str], Any]]] = {
+    "annotated": (Annotated[datetime, Described], lambda text: text),
+    "annotated twice": (Annotated[datetime, Described, msgspec.Meta(tz=True)], lambda text: text),
+    "annotated as naive": (Annotated[datetime, msgspec.Meta(tz=False)], lambda text: text),
+    "annotated list": (Annotated[list[datetime], msgspec.Meta(min_length=1)], lambda text: [text]),
+    "annotated optional": (Annotated[Optional[datetime], Described], lambda text: text),  # noqa: UP045
+    "annotated inside": (list[Annotated[datetime, Described] | None], lambda text: [None, text]),
+    "annotated new type": (Annotated[When, Described], lambda text: text),
+    "new type": (When, lambda text: text),
+    **{
+        f"abc.{kind.__name__}": (kind[datetime], lambda text: [text])  # type: ignore[index]
+        for kind in (abc.Collection, abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet)
+    },
+    "abc.Mapping": (abc.Mapping[str, datetime], lambda text: {"k": text}),
+    "abc.MutableMapping": (abc.MutableMapping[str, datetime], lambda text: {"k": text}),
+    "frozenset of tuples": (frozenset[tuple[int, datetime]], lambda text: [[1, text]]),
+    "dataclass": (At, lambda text: {"at": text}),
+    "dataclasses": (list[At], lambda text: [{"at": AWARE}, {"at": text}]),
+    "named tuple": (AtTuple, lambda text: [text]),
+    "named tuples": (tuple[AtTuple, ...], lambda text: [[AWARE], [text]]),
+    "set of named tuples": (set[AtTuple], lambda text: [[AWARE], [text]]),
+    "struct": (AtStruct, lambda text: {"at": text}),
+    "struct as array": (AtArray, lambda text: [text]),
+    "structs as arrays": (dict[str, AtArray | None], lambda text: {"k": None, "l": [text]}),
+    "pydantic": (AtModel, lambda text: {"at": text}),
+    "pydantic inside": (tuple[AtModel, int], lambda text: [{"at": text}, 1]),
+    "TypedDict": (AtDict, lambda text: {"at": [text]}),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS_DATETIMES)
+def test_no_datetime_arrives_without_a_time_zone(name: str) -> None:
+    hint, spell = HOLDS_DATETIMES[name]
+    job = carrying(hint)
+    assert "datetime.datetime(2024, 1, 1, 0, 0, tzinfo=" in repr(job.call(spell(AWARE)).values["value"])
+    with pytest.raises(xjobs.InputInvalid, match=r"naive datetime 2024-01-01|with a timezone component") as caught:
+        job.call(spell(NAIVE))
+    assert caught.value.path.startswith("input.value")
