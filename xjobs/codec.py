@@ -58,6 +58,9 @@ class Codec:
         self.parameters = dict(parameters)
         self._hints = hints
         self._names = tuple(parameters)
+        # Names that begin with two underscores mean something to classes: a parameter may have one, no field can.
+        special = any(name.startswith("__") for name in parameters)
+        self._attributes = tuple(f"p{place}" for place in range(len(parameters))) if special else self._names
         self._defaults = {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
         self._positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values())
         self._positions = inspect.Signature(list(parameters.values()))
@@ -205,7 +208,10 @@ class Codec:
     def _fields_of(self) -> Callable[[Any], dict[str, Any]]:
         import msgspec
 
-        return msgspec.structs.asdict
+        if self._attributes == self._names:
+            return msgspec.structs.asdict
+        names, values_of = self._names, msgspec.structs.astuple
+        return lambda record: dict(zip(names, values_of(record), strict=True))
 
     @cached_property
     def _validation_error(self) -> type[Exception]:
@@ -223,12 +229,12 @@ class Codec:
         import msgspec
 
         fields: list[Any] = []
-        for name in self._names:
+        for attribute, name in zip(self._attributes, self._names, strict=True):
             kind = settled(self._hints.get(name, Any))
+            default: dict[str, Any] = {}
             if name in self._defaults:
-                fields.append((name, kind, msgspec.field(default_factory=_constant(self._defaults[name]))))
-            else:
-                fields.append((name, kind))
+                default = {"default_factory": _constant(self._defaults[name])}
+            fields.append((attribute, kind, msgspec.field(name=name, **default)))
         try:
             record = msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True)
             msgspec.json.Decoder(record)  # reports annotations that cannot be converted
