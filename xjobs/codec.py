@@ -16,6 +16,7 @@ import contextlib
 import enum
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -105,13 +106,15 @@ class Codec:
             if self._same_order and ordered is values and [*map(type, values.values())] == self._kinds:
                 return text, values  # as `decode` would
             return text, self.decode(ordered)
-        lowered, rebuilt, made = self._lowered(values)
-        if made is not None:
-            # A default may be another the next time: what is stored is the whole object that the key is made of.
-            lowered, rebuilt, _ = self._lowered(made)
-        return self._json.encode(
-            {name: lowered[name] for name in self._in_jsonb_order if name in values}
-        ).decode(), rebuilt
+        try:
+            lowered, rebuilt, made = self._lowered(values)
+            if made is not None:
+                # A default may be another the next time: what is stored is the whole object that the key is made of.
+                lowered, rebuilt, _ = self._lowered(made)
+            text = self._json.encode({name: lowered[name] for name in self._in_jsonb_order if name in values}).decode()
+        except RecursionError:
+            raise self._too_deep() from None
+        return text, rebuilt
 
     def _lowered(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
         """The JSON of arguments, what the body would make of it, and that again where it made objects of plain values.
@@ -144,11 +147,21 @@ class Codec:
             raise self._refused(
                 *explain(problem, stored, lambda part: self._convert(part, kind, dec_hook=rebuild_other))
             ) from None
+        except RecursionError:
+            raise self._too_deep() from None
         except Exception as problem:
             # A class of the app raised it, in its `__post_init__` or a validator.
             text = f"making it anew raised {type(problem).__name__}: {problem}"
             raise self._refused(self._raising(stored), text) from problem
         return self._fields_of(record)
+
+    def _too_deep(self) -> InputInvalid:
+        return InputInvalid(
+            f"input of job {self.job!r} is nested deeper than what is left of the stack "
+            f"(sys.getrecursionlimit() is {sys.getrecursionlimit():,})",
+            "call from fewer frames, or store the value elsewhere and pass its key",
+            path="input",
+        )
 
     def _refused(self, path: str, text: str) -> InputInvalid:
         return InputInvalid(f"{path} of job {self.job!r}: {text}", f"its parameters are {self._described()}", path=path)
@@ -221,6 +234,7 @@ class Codec:
 
     @cached_property
     def _has_fields(self) -> bool:
+        _ = self._record  # refuses what cannot be looked through
         return any(has_fields(self._hints.get(name, Any)) for name in self._names)
 
     @cached_property
@@ -229,15 +243,20 @@ class Codec:
         import msgspec
 
         fields: list[Any] = []
-        for attribute, name in zip(self._attributes, self._names, strict=True):
-            kind = settled(self._hints.get(name, Any))
-            default: dict[str, Any] = {}
-            if name in self._defaults:
-                default = {"default_factory": _constant(self._defaults[name])}
-            fields.append((attribute, kind, msgspec.field(name=name, **default)))
         try:
+            for attribute, name in zip(self._attributes, self._names, strict=True):
+                kind = settled(self._hints.get(name, Any))
+                default: dict[str, Any] = {}
+                if name in self._defaults:
+                    default = {"default_factory": _constant(self._defaults[name])}
+                fields.append((attribute, kind, msgspec.field(name=name, **default)))
             record = msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True)
             msgspec.json.Decoder(record)  # reports annotations that cannot be converted
+        except RecursionError:
+            raise DeclarationInvalid(
+                f"a type alias of a parameter of job {self.job!r} names itself",
+                "make it a dataclass, or annotate with Any",
+            ) from None
         except (NameError, AttributeError) as problem:
             raise DeclarationInvalid(
                 f"a type inside a parameter of job {self.job!r} has an annotation that cannot be resolved: {problem}",
@@ -333,8 +352,9 @@ class _Lowering:
         self.changed_type = True
         return self._other(value, path)
 
-    def _object(self, value: Mapping[Any, Any], path: str) -> dict[str, Any]:
-        self._enter(value, path)
+    def _object(self, value: Mapping[Any, Any], path: str, owner: object = None) -> dict[str, Any]:
+        """A mapping, or the fields of `owner`."""
+        self._enter(value if owner is None else owner, path)
         lowered: dict[str, Any] = {}
         for key, item in value.items():
             if type(key) is not str:
@@ -348,8 +368,9 @@ class _Lowering:
         self._inside.pop()
         return _in_jsonb_order(lowered)
 
-    def _array(self, value: Any, path: str) -> list[Any]:
-        self._enter(value, path)
+    def _array(self, value: Any, path: str, owner: object = None) -> list[Any]:
+        """A list, or what `owner` holds."""
+        self._enter(value if owner is None else owner, path)
         lowered = [self.lower(item, f"{path}[{index}]") for index, item in enumerate(value)]
         self._inside.pop()
         return lowered
@@ -388,7 +409,7 @@ class _Lowering:
         if isinstance(value, tuple | list):
             return self._array(value, path)
         if isinstance(value, set | frozenset):
-            return self._array(sorted(value, key=repr), path)
+            return self._array(sorted(value, key=repr), path, value)
         if isinstance(value, dict):
             return self._object(value, path)
         return self._fields(value, path)
@@ -403,13 +424,14 @@ class _Lowering:
             if is_root_model(type(value)):
                 lowered = self.lower(value.root, path)
             else:
-                lowered = self._object({**fields, **extra_of(value)}, path)
+                lowered = self._object({**fields, **extra_of(value)}, path, value)
             self._models -= 1
             return lowered
         tag = dict([shape.tag]) if shape.tag else {}
         if shape.is_array:
-            return self._array([*tag.values(), *fields.values()], path)
-        return self._object({**tag, **{name: item for name, item in fields.items() if not is_unset(item)}}, path)
+            return self._array([*tag.values(), *fields.values()], path, value)
+        given = {name: item for name, item in fields.items() if not is_unset(item)}
+        return self._object({**tag, **given}, path, value)
 
     def _unknown(self, value: Any, path: str) -> Any:
         if self._models and not isinstance(value, bytes | bytearray):

@@ -65,7 +65,17 @@ def has_fields(hint: Any) -> bool:
 
 def _named(hint: Any) -> Any:
     """What a NewType or a `type` statement gives a name to."""
-    return getattr(hint, "__supertype__", getattr(hint, "__value__", hint))
+    while True:
+        generic = typing.get_origin(hint)
+        if hasattr(generic, "__value__"):
+            kinds = dict(zip(generic.__type_params__, typing.get_args(hint), strict=False))
+            named = generic.__value__
+            parameters = tuple(kinds.get(kind, Any) for kind in getattr(named, "__parameters__", ()))
+            hint = named[parameters] if parameters else named
+        elif hasattr(hint, "__supertype__") or hasattr(hint, "__value__"):
+            hint = getattr(hint, "__supertype__", None) or hint.__value__
+        else:
+            return hint
 
 
 def rebuild_other(kind: Any, value: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import itertools
+import sys
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any, NamedTuple, NewType, Optional, TypedDict
+from typing import Annotated, Any, NamedTuple, NewType, Optional, TypedDict, TypeVar
 from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
@@ -18,6 +19,7 @@ import msgspec
 import pydantic
 import pytest
 from conformance.fixtures import Drain
+from typing_extensions import TypeAliasType
 
 import xjobs
 
@@ -417,6 +419,9 @@ def test_a_great_float_of_a_mapping_is_stored_as_any_other() -> None:
 
 
 When = NewType("When", datetime)
+Item = TypeVar("Item")
+Named = TypeAliasType("Named", list[datetime])
+Several = TypeAliasType("Several", list[Item], type_params=(Item,))
 Described = msgspec.Meta(description="of the order")
 
 
@@ -455,6 +460,9 @@ HOLDS_DATETIMES: dict[str, tuple[Any, Callable[[str], Any]]] = {
     "annotated inside": (list[Annotated[datetime, Described] | None], lambda text: [None, text]),
     "annotated new type": (Annotated[When, Described], lambda text: text),
     "new type": (When, lambda text: text),
+    "new type of a new type": (NewType("Then", When), lambda text: text),
+    "named": (Named, lambda text: [text]),
+    "named with a parameter": (Several[datetime], lambda text: [text]),
     **{
         f"abc.{kind.__name__}": (kind[datetime], lambda text: [text])  # type: ignore[index]
         for kind in (abc.Collection, abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet)
@@ -484,3 +492,97 @@ def test_no_datetime_arrives_without_a_time_zone(name: str) -> None:
     with pytest.raises(xjobs.InputInvalid, match=r"naive datetime 2024-01-01|with a timezone component") as caught:
         job.call(spell(NAIVE))
     assert caught.value.path.startswith("input.value")
+
+
+@dataclass
+class Chain:
+    next: Any = None
+
+
+class ChainStruct(msgspec.Struct):
+    next: Any = None
+
+
+class ChainArray(msgspec.Struct, array_like=True):
+    next: Any = None
+
+
+@attrs.define(eq=False)
+class ChainAttrs:
+    next: Any = None
+
+
+class ChainModel(pydantic.BaseModel):
+    next: Any = None
+
+
+class ChainOfModels(pydantic.BaseModel):
+    next: ChainOfModels | None = None
+
+
+@dataclass
+class ChainOfChains:
+    next: ChainOfChains | None = None
+
+
+CHAINS: list[Any] = [Chain, ChainStruct, ChainArray, ChainAttrs, ChainModel, ChainOfModels, ChainOfChains]
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+@pytest.mark.parametrize("between", [0, 1, 2])
+def test_an_object_in_itself_is_refused_where_it_closes(kind: Any, between: int) -> None:
+    first = last = kind()
+    for _ in range(between):
+        last.next = kind()
+        last = last.next
+    last.next = first
+    with pytest.raises(xjobs.InputInvalid, match="contains itself: pass values without cycles") as caught:
+        carrying(kind).call(first)
+    assert caught.value.path in ("input.value" + ".next" * (between + 1), "input.value" + "[0]" * (between + 1))
+
+
+def chain_of(kind: Any, length: int) -> Any:
+    if kind is list:
+        return [chain_of(kind, length - 1)] if length > 1 else []
+    first = None
+    for _ in range(length):
+        first = kind(next=first)
+    return first
+
+
+def depth_of(chain: Any) -> int:
+    depth = 0
+    while chain is not None:
+        depth, chain = depth + 1, (chain[0] if chain else None) if isinstance(chain, list) else chain.next
+    return depth
+
+
+def below(frames: int, act: Callable[[], Any]) -> Any:
+    """What `act` answers that far down the stack."""
+    return act() if frames == 0 else below(frames - 1, act)
+
+
+@pytest.mark.parametrize("kind", [ChainOfModels, ChainOfChains, list])
+@pytest.mark.parametrize("frames", [0, 100, 300, 500, 700])
+def test_deep_input_arrives_or_is_refused_however_much_of_the_stack_is_left(kind: Any, frames: int) -> None:
+    job = carrying(kind)
+    for length in (50, 100, 150, 199, 200):
+        value = chain_of(kind, length)
+        arrived, refusal = length, ""
+        try:
+            arrived = depth_of(below(frames, lambda: job.call(value)).values["value"])  # noqa: B023 - called at once
+        except xjobs.InputInvalid as refused:
+            refusal = refused.fact
+        assert arrived == length
+        assert not refusal or "deeper than what is left of the stack" in refusal
+        assert not refusal or frames + length > 199
+    with pytest.raises(xjobs.InputInvalid):
+        below(frames, lambda: job.call(chain_of(kind, 201)))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="a type statement is of Python 3.12")
+def test_an_alias_that_names_itself_is_refused_at_the_first_call() -> None:
+    made: dict[str, Any] = {}
+    exec("type Tree = dict[str, Tree | int]", made)
+    with pytest.raises(xjobs.DeclarationInvalid, match="names itself: make it a dataclass"):
+        carrying(made["Tree"]).call({"a": {"b": 1}})
