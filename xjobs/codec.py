@@ -35,13 +35,14 @@ from xjobs.fields import (
     leaf_of_model,
     shape_of,
 )
-from xjobs.hints import has_fields, rebuild_other, settled
+from xjobs.hints import has_fields, holds_floats, rebuild_other, settled
 from xjobs.refusals import explain, short
 
 MAX_DEPTH = 200
 """How deep input may nest; below the depth at which JSON readers give up."""
 
 _INT_LOW, _INT_HIGH = -(2**63), 2**63 - 1
+_EXACT = 2**53  # up to here every integer is a float as well
 _WHOLE_FLOATS = 1e16  # from here on every float is whole, and jsonb prints it as an integer
 
 _MINUTE = timedelta(minutes=1)
@@ -105,7 +106,11 @@ class Codec:
             text = self._json.encode(ordered).decode()
             if self._same_order and ordered is values and [*map(type, values.values())] == self._kinds:
                 return text, values  # as `decode` would
-            return text, self.decode(ordered)
+            rebuilt = self.decode(ordered)
+            if self._makes_floats and rebuilt != ordered:
+                for name, value in ordered.items():
+                    check_arrival(value, rebuilt[name], f"input.{name}")
+            return text, rebuilt
         try:
             lowered, rebuilt, made = self._lowered(values)
             if made is not None:
@@ -122,7 +127,7 @@ class Codec:
         Raises:
             InputInvalid: the body would receive something else.
         """
-        lowering = _Lowering(makes_fields=self._has_fields)
+        lowering = _Lowering(makes_fields=self._has_fields, makes_floats=self._makes_floats)
         lowered = lowering.lower_all(values)
         rebuilt = self.decode(lowered)
         if not lowering.changed_type:
@@ -238,6 +243,10 @@ class Codec:
         return any(has_fields(self._hints.get(name, Any)) for name in self._names)
 
     @cached_property
+    def _makes_floats(self) -> bool:
+        return any(holds_floats(self._hints.get(name, Any)) for name in self._names)
+
+    @cached_property
     def _record(self) -> type[Any]:
         """A struct with the body's parameters as fields: one conversion for the whole input."""
         import msgspec
@@ -315,15 +324,17 @@ class _Lowering:
 
     Attributes:
         changed_type: whether the annotations may give back something else than JSON got: another type, or, where
-            `makes_fields` says that mappings and lists may become objects with fields, fewer keys or more values.
+            `makes_fields` says that mappings and lists may become objects with fields, fewer keys or more values; or,
+            where `makes_floats` says that integers may become floats, another number.
         whole_floats: whether a float became the integer that it is; with `keeps_floats` none does.
     """
 
-    def __init__(self, *, makes_fields: bool = False, keeps_floats: bool = False) -> None:
+    def __init__(self, *, makes_fields: bool = False, makes_floats: bool = False, keeps_floats: bool = False) -> None:
         self.changed_type = False
         self.whole_floats = False
         self._keeps_floats = keeps_floats
         self._makes_fields = makes_fields
+        self._makes_floats = makes_floats
         self._inside: list[int] = []
         self._models = 0  # how many pydantic models are around
 
@@ -336,7 +347,7 @@ class _Lowering:
         if kind is str:
             return value if value.isascii() and "\0" not in value else _text(value, path)
         if kind is int:
-            return value if _INT_LOW <= value <= _INT_HIGH else _whole(value, path)
+            return value if -_EXACT <= value <= _EXACT else self._whole(value, path)
         if kind is bool or value is None:
             return value
         if kind is float:
@@ -375,6 +386,12 @@ class _Lowering:
         self._inside.pop()
         return lowered
 
+    def _whole(self, value: int, path: str) -> int:
+        if not _INT_LOW <= value <= _INT_HIGH:
+            raise InputInvalid(f"{path} is {short(value)}, beyond 64 bits", "pass it as text", path=path)
+        self.changed_type |= self._makes_floats
+        return value
+
     def _number(self, value: float, path: str) -> float | int:
         if not math.isfinite(value):
             raise InputInvalid(f"{path} is {value!r}", "pass a finite number, or None", path=path)
@@ -403,7 +420,7 @@ class _Lowering:
         if isinstance(value, str):
             return _text(str.__str__(value), path)
         if isinstance(value, int):
-            return _whole(int.__int__(value), path)
+            return self._whole(int.__int__(value), path)
         if isinstance(value, float):
             return self._number(float.__float__(value), path)
         if isinstance(value, tuple | list):
@@ -473,12 +490,6 @@ def _text(value: str, path: str) -> str:
             raise InputInvalid(
                 f"{path} is text with a lone surrogate", "pass text that UTF-8 can encode", path=path
             ) from None
-    return value
-
-
-def _whole(value: int, path: str) -> int:
-    if not _INT_LOW <= value <= _INT_HIGH:
-        raise InputInvalid(f"{path} is {short(value)}, beyond 64 bits", "pass it as text", path=path)
     return value
 
 

@@ -63,6 +63,12 @@ def has_fields(hint: Any) -> bool:
     return any(map(has_fields, typing.get_args(hint)))
 
 
+def holds_floats(hint: Any) -> bool:
+    """Whether an annotation may make floats of integers, by its own words and not those of its classes."""
+    hint = _named(hint)
+    return hint is float or any(map(holds_floats, typing.get_args(hint)))
+
+
 def _named(hint: Any) -> Any:
     """What a NewType or a `type` statement gives a name to."""
     while True:

@@ -580,6 +580,67 @@ def test_deep_input_arrives_or_is_refused_however_much_of_the_stack_is_left(kind
         below(frames, lambda: job.call(chain_of(kind, 201)))
 
 
+HUGE_FLOATS = [1e16, 2.0**60, 2.0**63, 2.0**70, -1e300]
+HOLDS_INTEGERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "itself": (int, lambda n: n),
+    "optional": (int | None, lambda n: n),
+    "list": (list[int], lambda n: [1, n]),
+    "mapping": (dict[str, list[int]], lambda n: {"k": [n]}),
+    "mapping for an object": (Loose, lambda n: {"number": n}),
+    "object": (Loose, lambda n: Loose(number=n)),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS_INTEGERS)
+@pytest.mark.parametrize("number", HUGE_FLOATS)
+def test_no_float_is_received_as_an_integer(name: str, number: float) -> None:
+    """From 1e16 on they are stored as the integers that they are, and an `int` took those."""
+    hint, spell = HOLDS_INTEGERS[name]
+    with pytest.raises(xjobs.InputInvalid, match="expected `int"):
+        carrying(hint).call(spell(number))
+
+
+@pytest.mark.parametrize("number", HUGE_FLOATS)
+@pytest.mark.parametrize("hint", [Any, float, list[Any], dict[str, float], int | float, Decimal])
+def test_where_a_float_is_welcome_a_great_one_is(hint: Any, number: float) -> None:
+    value: Any = {list[Any]: [number], dict[str, float]: {"k": number}}.get(hint, number)
+    assert carrying(hint).call(value).values["value"] == value
+
+
+HOLDS_FLOATS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "itself": (float, lambda n: n),
+    "optional": (float | None, lambda n: n),
+    "annotated": (Annotated[float, Described], lambda n: n),
+    "list": (list[float], lambda n: [0.5, n]),
+    "set": (set[float], lambda n: {n}),
+    "tuple": (tuple[str, float], lambda n: ["a", n]),
+    "mapping": (dict[str, list[float]], lambda n: {"k": [n]}),
+    "mapping for an object": (Loose, lambda n: {"price": n}),
+    "object": (Loose, lambda n: Loose(price=n)),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS_FLOATS)
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1])
+def test_no_integer_is_received_as_another_number(name: str, number: int) -> None:
+    hint, spell = HOLDS_FLOATS[name]
+    job = carrying(hint)
+    with pytest.raises(
+        xjobs.InputInvalid, match=f"is {number}, but would arrive as|\\{{{number}\\}}, but would"
+    ) as caught:
+        job.call(spell(number))
+    assert caught.value.path.startswith("input.value")
+    for kept in (3, 2**53, 2**60):
+        assert repr(float(kept)) in repr(job.call(spell(kept)).values["value"])
+
+
+@pytest.mark.parametrize("hint", [Any, int, int | float, list[int], dict[str, Any]])
+def test_a_great_integer_stays_one(hint: Any) -> None:
+    number = 2**60 + 1
+    value: Any = {list[int]: [number], dict[str, Any]: {"k": number}}.get(hint, number)
+    assert repr(carrying(hint).call(value).values["value"]) == repr(value)
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="a type statement is of Python 3.12")
 def test_an_alias_that_names_itself_is_refused_at_the_first_call() -> None:
     made: dict[str, Any] = {}
