@@ -30,13 +30,16 @@ from xjobs.fields import (
     Shape,
     extra_of,
     is_model,
+    is_pydantic_dataclass,
     is_root_model,
     is_unset,
     leaf_of_model,
+    made_by_its_rules,
+    problem_of_model,
     shape_of,
 )
 from xjobs.hints import has_fields, holds_floats, rebuild_other, settled
-from xjobs.refusals import explain, short
+from xjobs.refusals import explain, short, spelled
 
 MAX_DEPTH = 200
 """How deep input may nest; below the depth at which JSON readers give up."""
@@ -115,19 +118,21 @@ class Codec:
             lowered, rebuilt, made = self._lowered(values)
             if made is not None:
                 # A default may be another the next time: what is stored is the whole object that the key is made of.
-                lowered, rebuilt, _ = self._lowered(made)
+                lowered, rebuilt, _ = self._lowered(made, checks_rules=True)
             text = self._json.encode({name: lowered[name] for name in self._in_jsonb_order if name in values}).decode()
         except RecursionError:
             raise self._too_deep() from None
         return text, rebuilt
 
-    def _lowered(self, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
+    def _lowered(
+        self, values: dict[str, Any], *, checks_rules: bool = False
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
         """The JSON of arguments, what the body would make of it, and that again where it made objects of plain values.
 
         Raises:
             InputInvalid: the body would receive something else.
         """
-        lowering = _Lowering(makes_fields=self._has_fields, makes_floats=self._makes_floats)
+        lowering = _Lowering(makes_fields=self._has_fields, makes_floats=self._makes_floats, checks_rules=checks_rules)
         lowered = lowering.lower_all(values)
         rebuilt = self.decode(lowered)
         if not lowering.changed_type:
@@ -329,10 +334,18 @@ class _Lowering:
         whole_floats: whether a float became the integer that it is; with `keeps_floats` none does.
     """
 
-    def __init__(self, *, makes_fields: bool = False, makes_floats: bool = False, keeps_floats: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        makes_fields: bool = False,
+        makes_floats: bool = False,
+        keeps_floats: bool = False,
+        checks_rules: bool = False,
+    ) -> None:
         self.changed_type = False
         self.whole_floats = False
         self._keeps_floats = keeps_floats
+        self._checks_rules = checks_rules  # of pydantic dataclasses, which were made without them
         self._makes_fields = makes_fields
         self._makes_floats = makes_floats
         self._inside: list[int] = []
@@ -412,11 +425,11 @@ class _Lowering:
         self._inside.append(id(value))
 
     def _other(self, value: Any, path: str) -> Any:
+        if isinstance(value, enum.Enum):
+            return self.lower(value.value, path)
         for kind, lowered in _SCALARS:
             if isinstance(value, kind):
                 return lowered(value, path)
-        if isinstance(value, enum.Enum):
-            return self.lower(value.value, path)
         if isinstance(value, str):
             return _text(str.__str__(value), path)
         if isinstance(value, int):
@@ -435,6 +448,8 @@ class _Lowering:
         shape = shape_of(value)
         if shape is None:
             return self._unknown(value, path)
+        if self._checks_rules and is_pydantic_dataclass(type(value)):
+            value = _by_its_rules(value, path)
         fields = _values_of(value, shape, path)
         if is_model(type(value)):
             self._models += 1
@@ -459,6 +474,20 @@ class _Lowering:
             "pass its key, or a dataclass of plain values",
             path=path,
         )
+
+
+def _by_its_rules(value: Any, path: str) -> Any:
+    """A pydantic dataclass as its own rules make it."""
+    try:
+        return made_by_its_rules(value)
+    except Exception as problem:
+        steps, text = problem_of_model(problem) or ((), f"raised {type(problem).__name__}: {problem}")
+        path += "".join(map(spelled, steps))
+        raise InputInvalid(
+            f"{path} does not fit {type(value).__name__}: {text[:1].lower()}{text[1:]}",
+            "pass what its class accepts",
+            path=path,
+        ) from problem
 
 
 def _values_of(value: Any, shape: Shape, path: str) -> dict[str, Any]:
@@ -508,6 +537,21 @@ def _instant(value: datetime, path: str) -> str:
     return value.isoformat()
 
 
+def _time(value: time, path: str) -> str:
+    offset = value.utcoffset()
+    if offset is None and value.tzinfo is not None:
+        raise InputInvalid(
+            f"{path} is {value!r}, whose offset depends on the day",
+            "pass a datetime, or the time and the zone",
+            path=path,
+        )
+    if offset is not None and offset % _MINUTE:
+        raise InputInvalid(
+            f"{path} is {value!r}, whose offset has seconds", "give it an offset of whole minutes", path=path
+        )
+    return value.isoformat()
+
+
 def _decimal(value: Decimal, path: str) -> str:
     if not value.is_finite():
         raise InputInvalid(f"{path} is {value!r}", "pass a finite number, or None", path=path)
@@ -528,7 +572,7 @@ _SCALARS: tuple[tuple[type, Callable[[Any, str], Any]], ...] = (
     (UUID, lambda value, _path: str(value)),
     (datetime, _instant),
     (date, lambda value, _path: value.isoformat()),
-    (time, lambda value, _path: value.isoformat()),
+    (time, _time),
     (timedelta, _duration),
     (Decimal, _decimal),
 )

@@ -98,6 +98,27 @@ def is_model(kind: Any) -> bool:
     return isinstance(kind, type) and hasattr(kind, "__pydantic_fields_set__")
 
 
+def is_pydantic_dataclass(kind: Any) -> bool:
+    """Whether a class is a pydantic dataclass itself; one that only inherits from one has no rules of its own."""
+    return "__is_pydantic_dataclass__" in kind.__dict__
+
+
+def made_by_its_rules(value: Any) -> Any:
+    """A pydantic dataclass made anew of its fields by pydantic, which converting goes past.
+
+    Raises:
+        Exception: whatever its rules raise for these values.
+    """
+    kind: Any = type(value)
+    return kind(
+        **{
+            _validated_name(name, field, kind.__pydantic_config__) or name: getattr(value, name)
+            for name, field in kind.__pydantic_fields__.items()
+            if field.init is not False
+        }
+    )
+
+
 def is_root_model(kind: type) -> bool:
     """Whether a class is a pydantic model around one value, which is all that JSON holds of it."""
     return bool(getattr(kind, "__pydantic_root_model__", False))

@@ -8,7 +8,7 @@ import sys
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Annotated, Any, NamedTuple, NewType, Optional, TypedDict, TypeVar
 from uuid import UUID, uuid4
@@ -22,6 +22,7 @@ from conformance.fixtures import Drain
 from typing_extensions import TypeAliasType
 
 import xjobs
+from xjobs.codec import lower
 
 ID = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -242,6 +243,10 @@ def test_an_object_whose_class_changes_it_is_refused_with_the_value_and_what_it_
 
 class Slow(str, enum.Enum):  # noqa: UP042 - the older form
     X = "x"
+
+
+class Single(enum.Enum):
+    ONE = "one"
 
 
 class Level(enum.IntEnum):
@@ -639,6 +644,103 @@ def test_a_great_integer_stays_one(hint: Any) -> None:
     number = 2**60 + 1
     value: Any = {list[int]: [number], dict[str, Any]: {"k": number}}.get(hint, number)
     assert repr(carrying(hint).call(value).values["value"]) == repr(value)
+
+
+class Rate(Decimal, enum.Enum):
+    X = Decimal("1.5")
+
+
+class Day(date, enum.Enum):
+    FIRST = 2024, 1, 1
+
+
+class Rated(Model):
+    rate: Rate
+
+
+def test_an_enum_is_lowered_by_its_value_whatever_its_members_are() -> None:
+    """A member that is a decimal was spelled as the member."""
+    assert lower([Rate.X, Day.FIRST, Single.ONE, Level.LOW, Slow.X]) == ["1.5", "2024-01-01", "one", 1, "x"]
+    with pytest.raises(xjobs.InputInvalid, match=r"input should be Decimal\('1.5'\), the value is '1.5'"):
+        carrying(Rated).call(Rated(rate=Rate.X))
+
+
+@pytest.mark.parametrize("value", [Rate.X, Day.FIRST, Single.ONE, Level.LOW, Slow.X])
+def test_an_enum_without_its_annotation_is_plain_or_refused(value: Any) -> None:
+    """Its members are plain where they are text or integers themselves."""
+    job = carrying(Any)
+    if isinstance(value, str | int):
+        assert type(job.call([value]).values["value"][0]) in (str, int)
+    else:
+        with pytest.raises(xjobs.InputInvalid, match=f"annotate the parameter with {type(value).__name__}"):
+            job.call([value])
+
+
+ODD_TIMES = {
+    "depends on the day": time(12, tzinfo=BERLIN),
+    "has seconds": time(12, tzinfo=timezone(timedelta(seconds=3208))),
+}
+
+
+@dataclass
+class Opening:
+    at: time
+
+
+@pytest.mark.parametrize("text", ODD_TIMES)
+def test_a_time_whose_offset_would_not_arrive_is_refused(text: str) -> None:
+    for hint, value in ((time, ODD_TIMES[text]), (list[time], [ODD_TIMES[text]]), (Opening, Opening(ODD_TIMES[text]))):
+        with pytest.raises(xjobs.InputInvalid, match=f"whose offset {text}"):
+            carrying(hint).call(value)
+
+
+@pytest.mark.parametrize("zone", [None, UTC, timezone(timedelta(hours=-5, minutes=-30))])
+def test_any_other_time_arrives(zone: Any) -> None:
+    value = time(12, 30, 1, 2, tzinfo=zone)
+    assert carrying(time).call(value).values["value"] == value
+
+
+@pydantic.dataclasses.dataclass
+class Ruled:
+    count: int = pydantic.Field(ge=3, default=3)
+    name: str = pydantic.Field(max_length=3, alias="called", default="")
+    inner: Ruled | None = None
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def strip(cls, name: str) -> str:
+        return name.strip()
+
+
+class HoldsRuled(TypedDict):
+    ruled: list[Ruled]
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"count": 1}, ".count"),
+        ({"count": 3, "name": "long"}, ".called"),
+        ({"inner": {"inner": {"count": 2}}}, ".inner.inner.count"),
+        ({"name": " a "}, ".name"),
+    ],
+)
+def test_a_mapping_for_a_pydantic_dataclass_is_checked_by_its_rules(given: Any, path: str) -> None:
+    for hint, value, step in (
+        (Ruled, given, ""),
+        (list[Ruled], [{}, given], "[1]"),
+        (HoldsRuled, {"ruled": [given]}, ".ruled[0]"),
+    ):
+        with pytest.raises(xjobs.InputInvalid) as caught:
+            carrying(hint).call(value)
+        assert caught.value.path == f"input.value{step}{path}"
+
+
+def test_what_a_pydantic_dataclass_accepts_arrives() -> None:
+    given = Ruled(count=4, called="b", inner=Ruled(called="c"))
+    job = carrying(Ruled)
+    assert job.call(given).values["value"] == given
+    assert job.call({"count": 4, "name": "b", "inner": {"name": "c"}}).values["value"] == given
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="a type statement is of Python 3.12")
