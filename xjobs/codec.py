@@ -293,6 +293,8 @@ def _is_plain(value: Any) -> bool:
     kind = type(value)
     if kind is int:
         return bool(_INT_LOW <= value <= _INT_HIGH)
+    if kind is float:  # no NaN, no infinity, no minus zero, and none that jsonb makes an integer of
+        return bool(-_WHOLE_FLOATS < value < _WHOLE_FLOATS and (value or math.copysign(1.0, value) > 0))
     return (kind is str and value.isascii() and "\0" not in value) or kind is bool or value is None
 
 
