@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
@@ -20,11 +21,14 @@ class Shape(NamedTuple):
         names: the JSON name of each attribute, in order.
         tag: what is written before the fields: the name and value that tell the members of a union apart.
         is_array: whether it is an array of the values, without names.
+        unnamed: the attributes that no one name stands for, by what their class takes them in from; such an object
+            cannot be made anew.
     """
 
     names: Mapping[str, str]
     tag: tuple[str, Any] | None = None
     is_array: bool = False
+    unnamed: Mapping[str, str] = MappingProxyType({})
 
 
 def shape_of(value: Any) -> Shape | None:
@@ -57,14 +61,22 @@ def _of_attrs(kind: Any) -> Shape:
 
 
 def _of_model(kind: Any) -> Shape:
-    return Shape({name: _validated_name(name, field) for name, field in kind.model_fields.items()})
+    names = {name: _validated_name(name, field, kind.model_config) for name, field in kind.model_fields.items()}
+    unnamed = {name: repr(kind.model_fields[name].validation_alias) for name, out in names.items() if out is None}
+    return Shape({name: out or name for name, out in names.items()}, unnamed=unnamed)
 
 
-def _validated_name(name: str, field: Any) -> str:
-    """The name under which the model takes the field in; the one it is put out with may differ."""
+def _validated_name(name: str, field: Any, config: Mapping[str, Any]) -> str | None:
+    """The name under which the model takes the field in; the one it is put out with may differ.
+
+    None when it takes it in from a place inside another value only.
+    """
     alias = field.validation_alias
+    if alias is None or not config.get("validate_by_alias", True):
+        return name
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
-    return next((choice for choice in choices if isinstance(choice, str)), name)
+    own = name if config.get("populate_by_name") or config.get("validate_by_name") else None
+    return next((choice for choice in choices if isinstance(choice, str)), own)
 
 
 _KINDS: tuple[tuple[str, Callable[[Any], Shape]], ...] = (
@@ -84,6 +96,27 @@ def is_unset(value: Any) -> bool:
 def is_model(kind: Any) -> bool:
     """Whether a class is a pydantic model (version 2); a pydantic dataclass is a dataclass."""
     return isinstance(kind, type) and hasattr(kind, "__pydantic_fields_set__")
+
+
+def is_pydantic_dataclass(kind: Any) -> bool:
+    """Whether a class is a pydantic dataclass itself; one that only inherits from one has no rules of its own."""
+    return "__is_pydantic_dataclass__" in kind.__dict__
+
+
+def made_by_its_rules(value: Any) -> Any:
+    """A pydantic dataclass made anew of its fields by pydantic, which converting goes past.
+
+    Raises:
+        Exception: whatever its rules raise for these values.
+    """
+    kind: Any = type(value)
+    return kind(
+        **{
+            _validated_name(name, field, kind.__pydantic_config__) or name: getattr(value, name)
+            for name, field in kind.__pydantic_fields__.items()
+            if field.init is not False
+        }
+    )
 
 
 def is_root_model(kind: type) -> bool:

@@ -21,7 +21,10 @@ from uuid import UUID
 from xjobs.fields import is_model
 
 _SCALARS = (str, int, float, types.NoneType, date, time, timedelta, Decimal, UUID, enum.Enum, types.UnionType)
-_CONTAINERS = (list, dict, tuple, set, frozenset, abc.Sequence, abc.Collection, abc.Mapping, abc.Iterable)
+_CONTAINERS = (
+    *(list, dict, tuple, set, frozenset, abc.Iterable, abc.Collection),
+    *(abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet, abc.Mapping, abc.MutableMapping),
+)
 
 
 def settled(hint: Any) -> Any:
@@ -37,9 +40,10 @@ def settled(hint: Any) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         inner, *notes = arguments
-        if any(isinstance(note, msgspec.Meta) for note in notes):
-            return Annotated[(_real_class(inner) or inner, *notes)]
-        return settled(inner)
+        # Said of a datetime it is said already, and msgspec wants it once.
+        tz_is_said = _real_class(_named(inner)) is datetime
+        metas = [note for note in notes if isinstance(note, msgspec.Meta) and not (tz_is_said and note.tz is not None)]
+        return Annotated[(settled(inner), *metas)] if metas else settled(inner)
     if origin is Union or origin is types.UnionType:
         return functools.reduce(operator.or_, map(settled, arguments))
     if origin in _CONTAINERS:
@@ -59,9 +63,25 @@ def has_fields(hint: Any) -> bool:
     return any(map(has_fields, typing.get_args(hint)))
 
 
+def holds_floats(hint: Any) -> bool:
+    """Whether an annotation may make floats of integers, by its own words and not those of its classes."""
+    hint = _named(hint)
+    return hint is float or any(map(holds_floats, typing.get_args(hint)))
+
+
 def _named(hint: Any) -> Any:
     """What a NewType or a `type` statement gives a name to."""
-    return getattr(hint, "__supertype__", getattr(hint, "__value__", hint))
+    while True:
+        generic = typing.get_origin(hint)
+        if hasattr(generic, "__value__"):
+            kinds = dict(zip(generic.__type_params__, typing.get_args(hint), strict=False))
+            named = generic.__value__
+            parameters = tuple(kinds.get(kind, Any) for kind in getattr(named, "__parameters__", ()))
+            hint = named[parameters] if parameters else named
+        elif hasattr(hint, "__supertype__") or hasattr(hint, "__value__"):
+            hint = getattr(hint, "__supertype__", None) or hint.__value__
+        else:
+            return hint
 
 
 def rebuild_other(kind: Any, value: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import (
     Never,
     ParamSpec,
     Protocol,
+    Self,
     TypeVar,
     cast,
     final,
@@ -159,11 +160,11 @@ class JobHandle(Generic[F, P, R_co]):
         # By name, as functions pickle: what a report or an error holds can travel between processes.
         return registry.find, (self.name,)
 
-    def __call__(self, *args: F.args, **kwargs: F.kwargs) -> R_co:
+    def __call__(self, /, *args: F.args, **kwargs: F.kwargs) -> R_co:
         """Run the plain function, with nothing queued."""
         return self.body(*args, **kwargs)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """Queue one job on the queue in use (`xjobs.use`).
 
         Raises:
@@ -176,13 +177,13 @@ class JobHandle(Generic[F, P, R_co]):
 
         return run_sync(enqueue_in_use(self._call(args, kwargs), "blocking"))
 
-    def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Enqueued]:
+    def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Enqueued]:
         """Queue one job from async code; otherwise as `enqueue`. The input is checked before the first await."""
         from xjobs.queue import enqueue_in_use
 
         return enqueue_in_use(self._call(args, kwargs), "async")
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call:
         """The call, checked and bound, not queued.
 
         Raises:
@@ -356,7 +357,11 @@ def _rule(
 
     def apply(values: Mapping[str, Any]) -> str:
         try:
-            return check_text(make(values), what)
+            made = make(values)
+        except Exception as problem:
+            raise Invariant(*_raised(problem, rule, what, handle)) from problem
+        try:
+            return check_text(made, what)
         except Invariant as refused:
             raise Invariant(f"job {handle.name!r}: its {refused.fact}", refused.remedy) from None
 
@@ -368,17 +373,50 @@ def _limit_rule(limit: Limit | None, handle: JobHandle[Any, Any, Any]) -> Callab
     if limit is None or limit.key is None:
         return None
     rule, what = limit.key, "concurrency_limit key"
-    return _format_rule(rule, what, handle) if isinstance(rule, str) else _function_rule(rule, what, handle)
+    make = _format_rule(rule, what, handle) if isinstance(rule, str) else _function_rule(rule, what, handle)
+
+    def apply(values: Mapping[str, Any]) -> object:
+        try:
+            return make(values)
+        except Exception as problem:
+            raise DeclarationInvalid(*_raised(problem, rule, what, handle)) from problem
+
+    return apply
+
+
+def _raised(problem: Exception, rule: object, what: str, handle: JobHandle[Any, Any, Any]) -> tuple[str, str]:
+    """The fact and the remedy of a rule that raised something for an input."""
+    return (
+        f"job {handle.name!r}: its {what} {_shown(rule)} raised {type(problem).__name__}: {problem}",
+        "make it of what every input has, by a function where that takes more than a format text",
+    )
+
+
+def _shown(rule: object) -> str:
+    return repr(rule) if isinstance(rule, str) else f"function {getattr(rule, '__qualname__', rule)}"
+
+
+class _Anything:
+    """A value that has every attribute and item, for trying out a format text."""
+
+    def __getattribute__(self, name: str) -> Self:
+        return self
+
+    def __getitem__(self, key: object) -> Self:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return ""
 
 
 def _format_rule(text: str, what: str, handle: JobHandle[Any, Any, Any]) -> Callable[[Mapping[str, Any]], str]:
     try:
-        fields = [field for _, field, _, _ in string.Formatter().parse(text) if field is not None]
+        names = _names_in(text)
+        text.format_map({name: _Anything() for name in names})
     except ValueError as problem:
         raise DeclarationInvalid(
             f"{what} {text!r} of job {handle.name!r}: {problem}", "write it as a format text"
         ) from None
-    names = {field.partition(".")[0].partition("[")[0] for field in fields}
     _check_names(names, repr(text), what, handle)
     if not text or (what != "tenant" and not names):
         raise DeclarationInvalid(
@@ -388,18 +426,48 @@ def _format_rule(text: str, what: str, handle: JobHandle[Any, Any, Any]) -> Call
     return text.format_map
 
 
+def _names_in(text: str) -> set[str]:
+    """What a format text names, also inside its format specifications."""
+    names: set[str] = set()
+    for _, field, spec, _ in string.Formatter().parse(text):
+        if field is not None:
+            names |= {field.partition(".")[0].partition("[")[0]} | _names_in(spec or "")
+    return names
+
+
 def _function_rule(rule: Any, what: str, handle: JobHandle[Any, Any, Any]) -> Callable[[Mapping[str, Any]], str]:
     if not callable(rule):
         kind = TenantRequired if what == "tenant" else DeclarationInvalid
         raise kind(f"{what} of job {handle.name!r} is {rule!r}", "give a format text or a function of the input")
     make = cast("Callable[..., str]", rule)
-    taken = inspect.signature(make).parameters
+    taken = _parameters_of(make, what, handle)
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return lambda values: make(**values)
     required = {name for name, p in taken.items() if p.default is p.empty}
-    _check_names(required, f"function {getattr(rule, '__qualname__', rule)}", what, handle)
+    _check_names(required, _shown(rule), what, handle)
     names = [name for name in taken if name in handle.codec.parameters]
     return lambda values: make(**{name: values[name] for name in names})
+
+
+def _parameters_of(
+    rule: Callable[..., object], what: str, handle: JobHandle[Any, Any, Any]
+) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a rule, each of which can be given by its name."""
+    named = f"{what} {_shown(rule)} of job {handle.name!r}"
+    remedy = f"write it as lambda {', '.join(handle.codec.parameters) or 'values'}: ..."
+    try:
+        taken = inspect.signature(rule).parameters
+    except (TypeError, ValueError) as problem:
+        raise DeclarationInvalid(f"{named} cannot be called by names: {problem}", remedy) from None
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    for parameter in taken.values():
+        if parameter.kind is parameter.POSITIONAL_ONLY or (
+            parameter.kind is parameter.VAR_POSITIONAL and not takes_all
+        ):
+            raise DeclarationInvalid(f"{named} has the parameter {str(parameter)!r}, which has no name", remedy)
+    if inspect.iscoroutinefunction(rule):
+        raise DeclarationInvalid(f"{named} is an async def", "make the text in a def")
+    return taken
 
 
 def _check_names(names: set[str], rule: str, what: str, handle: JobHandle[Any, Any, Any]) -> None:
@@ -478,7 +546,7 @@ def job(
             )
         try:
             durable = check_text(body_name if name is None else name, "name")
-            check_text(queue, "queue")
+            lane = check_text(queue, "queue")
             limits = {
                 what: None if value is None else check_duration(value, what, low=timedelta(microseconds=1))
                 for what, value in (("timeout", timeout), ("step_timeout", step_timeout))
@@ -489,7 +557,7 @@ def job(
             body,
             name=durable,
             key=key,
-            queue=queue,
+            queue=lane,
             tenant=tenant,
             retry=as_retry(retry),
             concurrency_limit=as_limit(concurrency_limit, durable),

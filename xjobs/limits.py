@@ -26,13 +26,17 @@ ZERO = timedelta(0)
 
 
 def check_text(value: object, name: str) -> str:
-    """Answer `value` when it is text that every backend can store and index.
+    """Answer `value` as a plain `str` when it is text that every backend can store and index.
+
+    A member of an enum that is text, say, becomes its text: memory would give back the member, a database does not.
 
     Raises:
         Invariant: not text, empty, with a NUL or a lone surrogate, or longer than `MAX_TEXT_BYTES` allows.
     """
     if not isinstance(value, str) or not value:
         raise Invariant(f"{name} is {value!r}", "give a text that is not empty")
+    if type(value) is not str:
+        value = str.__str__(value)
     if "\0" in value:
         raise Invariant(f"{name} {value!r} holds a NUL character", "remove it, Postgres text cannot hold one")
     try:
@@ -46,7 +50,7 @@ def check_text(value: object, name: str) -> str:
 
 
 def check_instant(value: object, name: str) -> datetime:
-    """Answer `value` in UTC.
+    """Answer `value` in UTC, as a plain `datetime`.
 
     Raises:
         Invariant: it is not a datetime, a naive one, or outside the calendar once it is in UTC.
@@ -59,11 +63,22 @@ def check_instant(value: object, name: str) -> datetime:
             "attach its time zone, for example value.replace(tzinfo=UTC)",
         )
     try:
-        return value.astimezone(UTC)
+        return _plain(value.astimezone(UTC))
     except OverflowError:
         raise Invariant(
             f"{name} is {value.isoformat()}, which UTC cannot express", "stay within the years 1 to 9999"
         ) from None
+
+
+def _plain(value: datetime) -> datetime:
+    """An instant as the standard class, where a frozen clock or a library has one of its own in its place."""
+    if type(value).__module__ == "datetime":
+        return value
+    real: type[datetime] = next(kind for kind in type(value).__mro__ if kind.__module__ == "datetime")
+    # By its parts: this module's `datetime` may be the frozen clock's own.
+    return real(
+        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, tzinfo=UTC
+    )
 
 
 def check_duration(value: object, name: str, *, low: timedelta | None = None) -> timedelta:

@@ -32,13 +32,13 @@ def explain(problem: Exception, stored: Any, convert: Callable[[Any], Any]) -> t
     for step in _steps(place):
         if step is Ellipsis:
             step = _refused_key(here, lambda: convert(root))  # noqa: PLW2901
-        path += _spelled(step)
+        path += spelled(step)
         here = _inside(here, step)
     refused = problem_of_model(problem.__cause__)
     if refused is not None:
         steps, text = refused
         for step in steps:
-            path += _spelled(step)
+            path += spelled(step)
             here = _inside(here, step)
     text = text[:1].lower() + text[1:]
     return path, text if here is _NOWHERE or isinstance(here, dict | list) else f"{text}, the value is {short(here)}"
@@ -50,7 +50,8 @@ def _steps(place: str) -> Iterator[Any]:
         yield name or (int(index) if index else Ellipsis)
 
 
-def _spelled(step: Any) -> str:
+def spelled(step: Any) -> str:
+    """A step of a path as paths have it: an index, a name, or `...`."""
     if step is Ellipsis:
         return "[...]"
     return f"[{step}]" if isinstance(step, int) else f".{step}"

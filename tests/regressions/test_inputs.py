@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import math
 from collections.abc import Awaitable, Callable
@@ -191,3 +192,73 @@ class TestOptionsAreHeeded:
         assert using == set(GIVEN) | ELSEWHERE
         retry = set(inspect.signature(xjobs.Retry).parameters)
         assert retry == {"attempts", "backoff", "delay", "max_delay", "jitter", "dead_letter"}
+
+
+class Speed(enum.StrEnum):
+    SLOW = "slow"
+
+
+class OldSpeed(str, enum.Enum):  # noqa: UP042 - the older form, whose text in a message is another one
+    SLOW = "slow"
+
+
+class Odd(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "odd"
+
+
+class Instant(datetime):
+    """As a frozen clock and some libraries have them."""
+
+
+TEXTS = [Speed.SLOW, OldSpeed.SLOW, Odd("slow")]
+TEXT_OPTIONS = [name for name, (value, _, _) in GIVEN.items() if isinstance(value, str)]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=["enum", "older enum", "subclass"])
+class TestTextsOfSubclassesArePlain:
+    """Members of enums came back from memory as members, and from a database as texts."""
+
+    @pytest.mark.parametrize("option", TEXT_OPTIONS)
+    async def test_as_an_option_of_an_enqueue(
+        self, queue: xjobs.AsyncQueue, work: Work, tables: Tables, option: str, text: str
+    ) -> None:
+        await work.using(**{option: text}).aenqueue(n=7)
+        column = GIVEN[option][1]
+        (row,) = await queue.jobs()
+        for found in (getattr(row, column), tables.jobs()[0][column]):
+            assert (type(found), found) == (str, "slow")
+
+    @pytest.mark.parametrize("option", ["name", "queue", "key", "tenant"])
+    async def test_as_an_option_of_a_declaration(self, queue: xjobs.AsyncQueue, option: str, text: str) -> None:
+        given: Any = text if option in ("name", "queue") else lambda n: text
+
+        def work(n: int) -> None: ...
+
+        job = xjobs.job(**{"key": "{n}", option: given})(work)
+        await job.aenqueue(n=7)
+        (row,) = await queue.jobs()
+        found = getattr(row, DECLARED[option][1])
+        assert (type(found), found) == (str, "slow")
+
+    async def test_as_what_an_operator_gives(self, queue: xjobs.AsyncQueue, work: Work, text: str) -> None:
+        made = await work.aenqueue(n=7)
+        cancelled = await queue.cancel(made.id, reason=text)
+        assert (type(cancelled.last_error), cancelled.last_error) == (str, "slow")
+        assert [(type(paused.name), paused.name) for paused in await queue.pause_queue(text)] == [(str, "slow")]
+
+    def test_as_the_key_of_a_limit(self, text: str) -> None:
+        def work(n: int) -> None: ...
+
+        job = xjobs.job(key="{n}", concurrency_limit=xjobs.Limit(1, key=lambda n: text))(work)
+        assert job.slot_key({"n": 7}) == "job-key:work:slow"
+
+
+async def test_an_instant_of_a_subclass_is_a_plain_one(queue: xjobs.AsyncQueue, work: Work, tables: Tables) -> None:
+    """Memory gave back the frozen clock's own class."""
+    await work.using(run_at=Instant(2030, 1, 1, tzinfo=UTC, fold=1)).aenqueue(n=7)
+    (row,) = await queue.jobs()
+    for found in (row.run_at, tables.jobs()[0]["run_at"]):
+        assert (type(found), found) == (type(AT), AT)

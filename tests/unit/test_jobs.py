@@ -146,6 +146,10 @@ class TestKey:
             (lambda name, n: name + str(n), "x7"),
             (lambda **values: ",".join(values), "n,name"),
             (lambda n, other="o": f"{n}{other}", "7o"),
+            (lambda *args, **values: "-".join(values), "n-name"),
+            ("{n:{n}}", "      7"),
+            ("{n!r:>3}", "  7"),
+            ("{n.__class__.__name__}", "int"),
         ],
     )
     def test_it_is_made_of_the_input(self, key: Any, expected: str) -> None:
@@ -176,6 +180,59 @@ class TestKey:
         assert caught.value.code == "X_INVARIANT"
 
 
+RAISING = {
+    "no item": ("{value[id]}", {"a": 1}, "'{value[id]}' raised KeyError: 'id'"),
+    "no place": ("{value[3]}", [1], "'{value[3]}' raised IndexError"),
+    "no attribute": ("{value.x}", {"x": 1}, "'{value.x}' raised AttributeError"),
+    "attribute of nothing": ("{value.x}", None, "'{value.x}' raised AttributeError"),
+    "no such format": ("{value:%Q}", 7, "'{value:%Q}' raised ValueError"),
+    "format of another type": ("{value:d}", "x", "'{value:d}' raised ValueError"),
+    "a function": (lambda value: str(1 // value), 0, "raised ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("name", RAISING)
+@pytest.mark.parametrize("what", ["key", "tenant", "concurrency_limit"])
+def test_a_rule_that_cannot_take_an_input_is_refused_with_the_job_and_the_rule(what: str, name: str) -> None:
+    rule, value, text = RAISING[name]
+
+    def work(value: Any) -> None: ...
+
+    handle = declare(work, **{what: xjobs.Limit(1, key=rule) if what == "concurrency_limit" else rule})
+    kind = xjobs.DeclarationInvalid if what == "concurrency_limit" else xjobs.Invariant
+    with pytest.raises(kind) as caught:
+        call = handle.call(value)
+        handle.key_of(call, ID)
+        handle.tenant_of(call)
+    assert caught.value.fact.startswith(f"job 'work': its {what}")
+    assert text in caught.value.fact
+    assert caught.value.__cause__ is not None
+
+
+class TestNamesOfParameters:
+    """Any name that Python allows is one of a parameter."""
+
+    NAMES = (
+        *("_", "__", "___", "_x", "__x", "__x__", "__struct_config__", "__rich_repr__", "__post_init__", "__eq__"),
+        *("__match_args__", "__dict__", "__weakref__", "__class__", "__init__", "__slots__", "__struct_fields__"),
+        *("self", "cls", "args", "kwargs", "name", "key", "values", "p0", "p1", "größe"),
+    )
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_it_is_stored_and_received_under_its_name(self, name: str) -> None:
+        made: dict[str, Any] = {}
+        exec(f"def body({name}: UUID, other: int = 3): return {name}, other", {"UUID": UUID}, made)
+        handle = declare(made["body"], key=f"{{{name}}}")
+        for call in (handle.call(ID), handle.call(ID, 3), handle.call(**{name: ID})):
+            assert call.values == {name: ID, "other": 3}
+            assert handle.codec.decode({name: str(ID)}) == call.values
+            assert handle.key_of(call, ID) == str(ID)
+        assert handle(**{name: ID}) == (ID, 3)
+        with pytest.raises(xjobs.InputInvalid) as caught:
+            handle.call(**{name: "x"})
+        assert caught.value.path == f"input.{name}"
+
+
 class TestTenant:
     @pytest.mark.parametrize(
         ("tenant", "expected"), [(None, None), ("all", "all"), ("org-{n}", "org-7"), (lambda name: name, "x")]
@@ -191,6 +248,10 @@ class TestTenant:
         handle = declare(work, tenant=lambda n: answer)
         with pytest.raises(xjobs.Invariant, match="job 'work': its tenant"):
             handle.tenant_of(handle.call(7))
+
+
+async def _async_key(n: int) -> str:
+    return str(n)
 
 
 def _generator(n: int) -> Iterator[int]:
@@ -232,6 +293,24 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "key that does not parse": (work, {"key": "{n"}, INVALID),
     "key function of an unknown parameter": (work, {"key": lambda m: "x"}, INVALID),
     "key of another type": (work, {"key": 7}, INVALID),
+    "key with a format by an unknown parameter": (work, {"key": "{n:{w}}"}, INVALID),
+    "key with an unknown conversion": (work, {"key": "{n!q}"}, INVALID),
+    "key with an empty attribute": (work, {"key": "{n.}"}, INVALID),
+    "key with an open item": (work, {"key": "{n[}"}, INVALID),
+    "key function of a position": (work, {"key": lambda n, /: str(n)}, INVALID),
+    "key function of any positions": (work, {"key": lambda *n: str(n)}, INVALID),
+    "key function without a signature": (work, {"key": str}, INVALID),
+    "key function that is async": (work, {"key": _async_key}, INVALID),
+    "tenant with a format by an unknown parameter": (work, {"tenant": "{n:{w}}"}, INVALID),
+    "tenant function of a position": (work, {"tenant": lambda n, /: str(n)}, INVALID),
+    "tenant function without a signature": (work, {"tenant": str}, INVALID),
+    "limit with a format by an unknown parameter": (
+        work,
+        {"concurrency_limit": xjobs.Limit(1, key="{n:{w}}")},
+        INVALID,
+    ),
+    "limit function of a position": (work, {"concurrency_limit": xjobs.Limit(1, key=lambda n, /: "a")}, INVALID),
+    "limit function without a signature": (work, {"concurrency_limit": xjobs.Limit(1, key=str)}, INVALID),
     "tenant of another type": (work, {"tenant": 7}, TENANT),
     "tenant of an unknown parameter": (work, {"tenant": "{m}"}, INVALID),
     "empty tenant": (work, {"tenant": ""}, INVALID),

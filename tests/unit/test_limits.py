@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import UserString
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import freezegun
 import pytest
 
 import xjobs
@@ -79,6 +81,14 @@ def test_a_duration_may_have_a_least_value() -> None:
 def test_an_instant_is_answered_in_utc() -> None:
     given = datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=3)))
     assert check_instant(given, "run_at").isoformat() == "2023-12-31T22:00:00+00:00"
+
+
+def test_an_instant_of_a_frozen_clock_is_answered_as_a_plain_one() -> None:
+    with freezegun.freeze_time("2031-05-06 07:08:09.123456"):
+        frozen = importlib.import_module("datetime").datetime.now(UTC)
+        made = check_instant(frozen, "run_at")
+    assert type(frozen) is not type(made) is datetime
+    assert made.isoformat() == "2031-05-06T07:08:09.123456+00:00"
 
 
 @pytest.mark.parametrize(
