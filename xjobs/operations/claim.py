@@ -43,7 +43,7 @@ async def claim(
     """
     duration = check_duration(lease, "lease", low=timedelta(microseconds=1))
     names, count = check_queues(queues), check_count(limit, "limit")
-    check_text(worker_id, "worker_id")
+    worker_id = check_text(worker_id, "worker_id")
     return await take(driver, names, worker_id=worker_id, limit=count, lease=duration) if count else Claimed([], [])
 
 
