@@ -331,14 +331,16 @@ async def test_jobs_wait_when_their_hooks_do_not_keep_up(
     async def tell(ending: xjobs.Ending) -> None:
         await go_on.wait()
 
-    store.enqueue_many([work.call(n=n) for n in range(60)])
-    async with serving(connections, concurrency=3):
-        await until("the claims to stop", lambda: len(ran) >= 8)
-        looks = len(connections.sent)
-        await until("renewals or looks", lambda: len(connections.sent) >= looks)
-        assert len(ran) <= 5 + 3 + 2 * 3
+    store.enqueue_many([work.call(n=n) for n in range(200)])
+    async with serving(connections, concurrency=3, lease=0.3):
+        await until("claims to be answered by hooks", lambda: len(ran) > 8 and states(store)["done"] == len(ran))
+        stopped = len(ran), connections.sent.count("SQL_CLAIM")
+        beats = connections.sent.count("SQL_WORKER_ANNOUNCE")
+        await until("two heartbeats", lambda: connections.sent.count("SQL_WORKER_ANNOUNCE") > beats + 1)
+        assert (len(ran), connections.sent.count("SQL_CLAIM")) == stopped
+        assert len(ran) < 200
         go_on.set()
-        await until("the jobs", lambda: states(store) == {"done": 60})
+        await until("the jobs", lambda: states(store) == {"done": 200})
 
 
 async def test_a_hook_that_hangs_is_cancelled_once_and_keeps_no_worker(
