@@ -20,18 +20,16 @@ async def join(connection: Any) -> Driver:
         ConnectionUnsupported: the database is not Postgres by psycopg 3.
         TransactionAborted: the `atomic` block must be rolled back.
     """
-    from psycopg import Connection
-
-    from xjobs.drivers.postgres import ConnectionDriver
-
     wrapper = _wrapper(connection)
-    wrapper.ensure_connection()
-    if not isinstance(wrapper.connection, Connection):
+    raw = _psycopg(wrapper)
+    if raw is None:
         raise ConnectionUnsupported(
             f"Django's database {wrapper.alias!r} is {wrapper.vendor}, and a queue on Postgres can only join psycopg 3",
             "use django.db.backends.postgresql with psycopg 3 installed",
         )
-    return ConnectionDriver(wrapper.connection)
+    from xjobs.integrations import psycopg
+
+    return await psycopg.join(raw)
 
 
 async def follow(connection: Any, memory: MemoryDriver) -> Driver:
@@ -39,12 +37,18 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
     savepoints included.
 
     Outside of both there is nothing to follow. Where a test rolls its outermost block back, as Django's TestCase does,
-    the job never appears, as on Postgres.
+    the job never appears, as on Postgres. On psycopg 3 the server is asked; on other databases what Django sends is all
+    there is.
 
     Raises:
-        TransactionAborted: the `atomic` block must be rolled back.
+        TransactionAborted: the `atomic` block must be rolled back, or the transaction has failed on psycopg 3.
     """
     wrapper = _wrapper(connection)
+    raw = _psycopg(wrapper)
+    if raw is not None:
+        from xjobs.integrations import psycopg
+
+        return await psycopg.follow(raw, memory)
     if not _in_transaction(wrapper):
         return memory
     follower = _followers.get(wrapper)
@@ -61,6 +65,16 @@ def _wrapper(connection: Any) -> Any:
     if wrapper.needs_rollback:
         raise aborted()
     return wrapper
+
+
+def _psycopg(wrapper: Any) -> Any:
+    """The psycopg 3 connection under a wrapper, opened if need be; None when it is on another library."""
+    if wrapper.vendor != "postgresql":
+        return None
+    from psycopg import Connection
+
+    wrapper.ensure_connection()
+    return wrapper.connection if isinstance(wrapper.connection, Connection) else None
 
 
 def _in_transaction(wrapper: Any) -> bool:

@@ -71,10 +71,13 @@ class _Follower:
     def __init__(self, connection: Connection, memory: MemoryDriver) -> None:
         self._channel = f"xjobs_follow_{next(_numbers)}_{id(self)}"
         info = connection.info
-        self._watcher = psycopg.connect(make_conninfo(info.dsn, password=info.password or None), autocommit=True)
+        where = make_conninfo(info.dsn, password=info.password or None, application_name="xjobs follow")
+        self._watcher = psycopg.connect(where, autocommit=True)
         self._watcher.execute(f"listen {self._channel}".encode())
-        # A transaction that nobody ends is never seen to end; the watcher goes with the tables it would write to.
         finalize(self, self._watcher.close)
+        # Not left to the next statement on memory: while the watcher is there, nobody can drop the database.
+        self._last_look = finalize(connection, self._look_at_once)
+        self._looking = False
         # Not the connection itself, which is the key under which this object is held.
         self._connection = ref(connection)
         self._xid: str | None = None
@@ -98,11 +101,30 @@ class _Follower:
         self.transaction.set_mark(mark, standing)
 
     def _look(self) -> None:
+        """End as the connection's transaction has ended; one whose connection is gone has, in one way or the other."""
         if self._xid is None:
             return
+        with self.transaction.memory.store.lock:
+            if self.transaction.open and not self._looking:
+                self._looking = True
+                try:
+                    self._ask(self._xid)
+                finally:
+                    self._looking = False
+
+    def _look_at_once(self) -> None:
+        """The connection is gone, which can be noticed anywhere; what is in use there is left to a later look."""
+        lock = self.transaction.memory.store.lock
+        if lock.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                lock.release()
+
+    def _ask(self, xid: str) -> None:
         connection = self._connection()
         closed = connection is None or connection.closed  # asked first: it can commit until then
-        row = self._watcher.execute("select pg_xact_status(%s::xid8)", [self._xid]).fetchone()
+        row = self._watcher.execute("select pg_xact_status(%s::xid8)", [xid]).fetchone()
         status = row[0] if row is not None else None
         if status == "in progress" and not closed:
             return
@@ -110,4 +132,5 @@ class _Follower:
             self.transaction.commit(standing=[int(notice.payload) for notice in self._watcher.notifies(timeout=0)])
         else:
             self.transaction.rollback()
+        self._last_look.detach()
         self._watcher.close()

@@ -10,11 +10,10 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.sql.expression import RollbackToSavepointClause, SavepointClause
 
-from xjobs.drivers.async_postgres import AsyncConnectionDriver
 from xjobs.drivers.base import Driver
 from xjobs.drivers.memory import MemoryDriver, MemoryTransaction
-from xjobs.drivers.postgres import ConnectionDriver
 from xjobs.errors import ConnectionUnsupported
+from xjobs.integrations.psycopg import follow as follow_psycopg, join as join_psycopg
 
 
 async def join(connection: Any) -> Driver:
@@ -24,11 +23,9 @@ async def join(connection: Any) -> Driver:
         ConnectionUnsupported: SQLAlchemy uses another driver than psycopg 3.
     """
     core = await _core(connection)
-    raw = core.connection.driver_connection
-    if isinstance(raw, psycopg.AsyncConnection):
-        return AsyncConnectionDriver(raw)
-    if isinstance(raw, psycopg.Connection):
-        return ConnectionDriver(raw)
+    raw = _psycopg(core)
+    if raw is not None:
+        return await join_psycopg(raw)
     raise ConnectionUnsupported(
         f"the session's engine is {core.engine.url.drivername}, and a queue on Postgres can only join psycopg 3",
         "create the engine with postgresql+psycopg://",
@@ -38,9 +35,16 @@ async def join(connection: Any) -> Driver:
 async def follow(connection: Any, memory: MemoryDriver) -> Driver:
     """A memory transaction that ends as the transaction of the session or connection does, savepoints included.
 
-    Where each statement commits by itself, at the isolation level AUTOCOMMIT, there is nothing to follow.
+    Where each statement commits by itself, at the isolation level AUTOCOMMIT, there is nothing to follow. On psycopg 3
+    the server is asked; on other drivers what SQLAlchemy announces is all there is.
+
+    Raises:
+        TransactionAborted: on psycopg 3, the transaction has failed.
     """
     core = await _core(connection)
+    raw = _psycopg(core)
+    if raw is not None:
+        return await follow_psycopg(raw, memory)
     if core._is_autocommit_isolation():  # noqa: SLF001 - what is public asks the database
         return memory
     follower = _followers.get(core)
@@ -61,6 +65,12 @@ async def _core(connection: Any) -> Connection:
         return connection
     core: Connection = connection.connection()
     return core
+
+
+def _psycopg(core: Connection) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None:
+    """The psycopg 3 connection under a Core connection; None when it is on another driver."""
+    raw = core.connection.driver_connection
+    return raw if isinstance(raw, psycopg.Connection | psycopg.AsyncConnection) else None
 
 
 def _is_async(connection: Any) -> bool:
