@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -33,6 +34,20 @@ def dsn(run: Runtime) -> str:
 def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(dsn) as connection:
         yield connection
+
+
+@pytest.fixture
+def sever(run: Runtime) -> Callable[..., None]:
+    """Ends the sessions of some applications on the server."""
+
+    def sever(*applications: str) -> None:
+        run.shared().control.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where datname = current_database() and application_name = any(%s)",
+            [list(applications)],
+        )
+
+    return sever
 
 
 @pytest.fixture
@@ -140,6 +155,69 @@ async def test_an_async_connection(xjobs_queue: XjobsQueue, dsn: str, work: Work
         assert queued(xjobs_queue) == [2]
         with pytest.raises(xjobs.ConnectionUnsupported, match="aenqueue"):
             work.using(connection=connection).enqueue(n=3)
+
+
+def test_the_queue_outlives_connections_that_break(
+    xjobs_queue: XjobsQueue, dsn: str, sever: Callable[..., None], work: Work
+) -> None:
+    """Memory asked over a broken connection for good: each later call failed, on whatever transaction or none."""
+    connection = psycopg.connect(dsn, application_name="app")
+    work.using(connection=connection).enqueue(n=1)
+    sever("app", "xjobs follow")
+    assert queued(xjobs_queue) == []
+    assert not work.enqueue(n=1).deduped
+    with pytest.raises(psycopg.OperationalError):
+        connection.commit()
+    connection.close()
+    assert queued(xjobs_queue) == [1]
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("asked", [True, False], ids=["asked before the end", "not asked"])
+def test_a_transaction_is_followed_when_only_the_queues_connection_broke(
+    xjobs_queue: XjobsQueue,
+    connection: psycopg.Connection[Any],
+    sever: Callable[..., None],
+    work: Work,
+    ending: str,
+    asked: bool,
+) -> None:
+    here = work.using(connection=connection)
+    here.enqueue(n=1)
+    with connection.transaction(force_rollback=True):
+        here.enqueue(n=2)
+    here.enqueue(n=3)
+    sever("xjobs follow")
+    if asked:
+        assert queued(xjobs_queue) == []
+        with connection.transaction(force_rollback=True):
+            here.enqueue(n=4)
+    getattr(connection, ending)()
+    assert queued(xjobs_queue) == ([1, 3] if ending == "commit" else [])
+
+
+@pytest.mark.parametrize("xjobs_backend", ["memory"], indirect=True)
+def test_a_queue_in_memory_outlives_the_database_of_a_transaction(
+    xjobs_queue: XjobsQueue, run: Runtime, work: Work
+) -> None:
+    place = run.own()
+    with closing(psycopg.connect(place.database.dsn)) as connection:
+        work.using(connection=connection).enqueue(n=1)
+        run.drop(place)
+        assert queued(xjobs_queue) == []
+    assert not work.enqueue(n=1).deduped
+
+
+@pytest.mark.parametrize("encoding", ["sql_ascii", "latin1"])
+def test_a_connection_with_an_encoding_of_its_own(xjobs_queue: XjobsQueue, dsn: str, work: Work, encoding: str) -> None:
+    """In SQL_ASCII, text comes as bytes."""
+    with psycopg.connect(dsn, client_encoding=encoding) as connection:
+        work.using(connection=connection).enqueue(n=1)
+        connection.rollback()
+        assert queued(xjobs_queue) == []
+        work.using(connection=connection).enqueue(n=2)
+        connection.commit()
+        assert queued(xjobs_queue) == [2]
 
 
 def test_what_the_app_registers_with_psycopg_does_not_reach_the_queue(

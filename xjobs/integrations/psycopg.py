@@ -53,7 +53,7 @@ _numbers = count(1)
 # commit and not otherwise, which tells the fate afterwards; a lock is released at once, which tells it meanwhile.
 _MARK = Statement(
     """
-select pg_current_xact_id()::text as transaction, pg_notify($1, $2::text) as sent,
+select pg_current_xact_id()::text::int8 as transaction, pg_notify($1, $2::text) as sent,
        pg_advisory_xact_lock_shared($3::int, $2::int) as locked,
        array(select l.objid::int from pg_locks l
               where l.locktype = 'advisory' and l.classid = $3::int::oid and l.pid = pg_backend_pid()) as standing
@@ -69,18 +69,14 @@ class _Follower:
     """Ends a memory transaction as the transaction of a psycopg connection has ended, which the server is asked."""
 
     def __init__(self, connection: Connection, memory: MemoryDriver) -> None:
-        self._channel = f"xjobs_follow_{next(_numbers)}_{id(self)}"
-        info = connection.info
-        where = make_conninfo(info.dsn, password=info.password or None, application_name="xjobs follow")
-        self._watcher = psycopg.connect(where, autocommit=True)
-        self._watcher.execute(f"listen {self._channel}".encode())
+        self._watcher = _Watcher(connection)
         finalize(self, self._watcher.close)
         # Not left to the next statement on memory: while the watcher is there, nobody can drop the database.
         self._last_look = finalize(connection, self._look_at_once)
         self._looking = False
         # Not the connection itself, which is the key under which this object is held.
         self._connection = ref(connection)
-        self._xid: str | None = None
+        self._xid: int | None = None
         self.transaction = MarkedTransaction(memory, self._look)
 
     def follows(self, memory: MemoryDriver) -> bool:
@@ -94,9 +90,9 @@ class _Follower:
         mark = self.transaction.next_mark()
         rows: list[Row]
         if isinstance(connection, psycopg.AsyncConnection):
-            rows = await fetch_async(connection, _MARK, (self._channel, mark, _LOCK))
+            rows = await fetch_async(connection, _MARK, (self._watcher.channel, mark, _LOCK))
         else:
-            rows = fetch(connection, _MARK, (self._channel, mark, _LOCK))
+            rows = fetch(connection, _MARK, (self._watcher.channel, mark, _LOCK))
         ((self._xid, _, _, standing),) = rows
         self.transaction.set_mark(mark, standing)
 
@@ -121,16 +117,62 @@ class _Follower:
             finally:
                 lock.release()
 
-    def _ask(self, xid: str) -> None:
+    def _ask(self, xid: int) -> None:
         connection = self._connection()
         closed = connection is None or connection.closed  # asked first: it can commit until then
-        row = self._watcher.execute("select pg_xact_status(%s::xid8)", [xid]).fetchone()
-        status = row[0] if row is not None else None
+        status, standing = self._watcher.fate(xid)
         if status == "in progress" and not closed:
             return
         if status == "committed":
-            self.transaction.commit(standing=[int(notice.payload) for notice in self._watcher.notifies(timeout=0)])
+            self.transaction.commit(standing)
         else:
             self.transaction.rollback()
         self._last_look.detach()
         self._watcher.close()
+
+
+class _Watcher:
+    """A connection beside the caller's, which learns what becomes of transactions there."""
+
+    def __init__(self, connection: Connection) -> None:
+        info = connection.info
+        self.channel = f"xjobs_follow_{next(_numbers)}_{id(self)}"
+        # Its own encoding: whatever the caller's is, a status comes as text.
+        self._where = make_conninfo(
+            info.dsn, password=info.password or None, client_encoding="utf8", application_name="xjobs follow"
+        )
+        self._session = self._connect()
+
+    def fate(self, xid: int) -> tuple[str | None, list[int] | None]:
+        """The status of a transaction, and the marks that stood when it committed; None when they are not known.
+
+        A connection that broke is replaced once. Where no server answers the transaction has no status.
+        """
+        try:
+            status = self._status(xid)
+            # Not before the end: they all come with it, and are answered once.
+            return status, self._marks() if status == "committed" else None
+        except psycopg.Error:
+            self.close()
+        try:
+            self._session = self._connect()
+            # What was sent meanwhile is lost; what a transaction that is still in progress will send is not.
+            return self._status(xid), None
+        except psycopg.Error:
+            return None, None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        session = psycopg.connect(self._where, autocommit=True)
+        session.execute(f"listen {self.channel}".encode())
+        return session
+
+    def _status(self, xid: int) -> str | None:
+        row = self._session.execute("select pg_xact_status(%s::text::xid8)", [xid]).fetchone()
+        return row[0] if row is not None else None
+
+    def _marks(self) -> list[int]:
+        return [int(notice.payload) for notice in self._session.notifies(timeout=0)]
