@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import xjobs
@@ -174,6 +174,51 @@ async def test_an_async_session(xjobs_queue: XjobsQueue, url: str, xjobs_backend
         xjobs_queue.assert_not_enqueued(work)
         await session.commit()
     await engine.dispose()
+    assert xjobs_queue.assert_enqueued(work).input == {"n": 2}
+
+
+@pytest.fixture
+async def async_engine(url: str) -> AsyncIterator[AsyncEngine]:
+    engine = create_async_engine(url.replace("sqlite://", "sqlite+aiosqlite://"))
+    yield engine
+    await engine.dispose()
+
+
+async def test_blocking_code_that_sqlalchemy_runs_on_an_async_session(
+    xjobs_queue: XjobsQueue, async_engine: AsyncEngine, work: Work
+) -> None:
+    """On Postgres its statement was sent and not awaited, which broke the caller's connection."""
+
+    def enqueue(given: Session | Connection, n: int) -> None:
+        assert not work.using(connection=given).enqueue(n=n).deduped
+        assert work.using(connection=given).enqueue(n=n).deduped
+        xjobs.enqueue_many([work.call(n=n + 1)], connection=given)
+
+    async with AsyncSession(async_engine) as session:
+        await session.run_sync(enqueue, 10)
+        await session.rollback()
+        await session.run_sync(enqueue, 20)
+        event.listen(session.sync_session, "before_commit", lambda given: enqueue(given, 30))
+        xjobs_queue.assert_not_enqueued(work)
+        await session.commit()
+    async with async_engine.begin() as connection:
+        await connection.run_sync(enqueue, 40)
+    assert sorted(row.input["n"] for row in xjobs_queue.jobs()) == [20, 21, 30, 31, 40, 41]
+
+
+async def test_what_sqlalchemy_hides_behind_an_async_session_is_refused_where_nothing_runs_it(
+    xjobs_queue: XjobsQueue, async_engine: AsyncEngine, work: Work
+) -> None:
+    async with AsyncSession(async_engine) as session, async_engine.connect() as connection:
+        await session.execute(text("select 1"))
+        for hidden in (session.sync_session, connection.sync_connection):
+            with pytest.raises(xjobs.ConnectionUnsupported, match=r"await aenqueue\(\) with the AsyncSession"):
+                await work.using(connection=hidden).aenqueue(n=1)
+            with pytest.raises(xjobs.ConnectionUnsupported, match="inside of run_sync"):
+                work.using(connection=hidden).enqueue(n=1)
+        assert (await session.execute(text("select 1"))).scalar() == 1, "nothing was sent"
+        await work.using(connection=session).aenqueue(n=2)
+        await session.commit()
     assert xjobs_queue.assert_enqueued(work).input == {"n": 2}
 
 

@@ -6,26 +6,31 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import psycopg
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.sql.expression import RollbackToSavepointClause, SavepointClause
+from sqlalchemy.util import await_only
+from sqlalchemy.util.concurrency import in_greenlet
 
-from xjobs.drivers.base import Driver
+from xjobs.drivers.base import Driver, Row
 from xjobs.drivers.memory import MemoryDriver, MemoryTransaction
 from xjobs.errors import ConnectionUnsupported
 from xjobs.integrations.psycopg import follow as follow_psycopg, join as join_psycopg
+from xjobs.sql import Statement
 
 
 async def join(connection: Any) -> Driver:
     """A driver over the psycopg connection underneath; a session begins its transaction, as for any statement.
 
     Raises:
-        ConnectionUnsupported: SQLAlchemy uses another driver than psycopg 3.
+        ConnectionUnsupported: SQLAlchemy uses another driver than psycopg 3, or the connection is what SQLAlchemy hides
+            behind an async one and nothing runs it.
     """
     core = await _core(connection)
     raw = _psycopg(core)
     if raw is not None:
-        return await join_psycopg(raw)
+        driver = await join_psycopg(raw)
+        return _Spawned(driver) if _hidden(connection) else driver
     raise ConnectionUnsupported(
         f"the session's engine is {core.engine.url.drivername}, and a queue on Postgres can only join psycopg 3",
         "create the engine with postgresql+psycopg://",
@@ -40,11 +45,13 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
 
     Raises:
         TransactionAborted: on psycopg 3, the transaction has failed.
+        ConnectionUnsupported: the connection is what SQLAlchemy hides behind an async one and nothing runs it.
     """
     core = await _core(connection)
     raw = _psycopg(core)
     if raw is not None:
-        return await follow_psycopg(raw, memory)
+        following = follow_psycopg(raw, memory)
+        return await_only(following) if _hidden(connection) else await following
     if core._is_autocommit_isolation():  # noqa: SLF001 - what is public asks the database
         return memory
     follower = _followers.get(core)
@@ -59,6 +66,12 @@ async def _core(connection: Any) -> Connection:
     """The Core connection of a session, with its transaction begun."""
     if _is_async(connection):
         return await _core_of_async(connection)
+    if _hidden(connection) and not in_greenlet():
+        raise ConnectionUnsupported(
+            f"the {type(connection).__name__} is on the async engine {_bind(connection).engine.url.drivername}, and is"
+            " given outside of what SQLAlchemy runs on it",
+            "await aenqueue() with the AsyncSession or AsyncConnection, or call enqueue() inside of run_sync()",
+        )
     if isinstance(connection, Connection):
         if not connection.in_transaction():
             connection.begin()
@@ -76,6 +89,38 @@ def _psycopg(core: Connection) -> psycopg.Connection[Any] | psycopg.AsyncConnect
 def _is_async(connection: Any) -> bool:
     """Whether it is of `sqlalchemy.ext.asyncio`, which cannot be imported where greenlet is not installed."""
     return any(kind.__module__.startswith("sqlalchemy.ext.asyncio") for kind in type(connection).__mro__)
+
+
+def _hidden(connection: Any) -> bool:
+    """Whether it is the blocking session or connection inside an async one, as `run_sync` and listeners get it."""
+    return not _is_async(connection) and _bind(connection).dialect.is_async
+
+
+def _bind(connection: Any) -> Connection | Engine:
+    """What a blocking session or connection is on."""
+    bind: Connection | Engine = connection if isinstance(connection, Connection) else connection.get_bind()
+    return bind
+
+
+class _Spawned:
+    """A driver over an async connection for blocking code that SQLAlchemy runs: it awaits as SQLAlchemy's own calls do,
+    so that its coroutines never suspend.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.backend = driver.backend
+        self._driver = driver
+
+    async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
+        """Run one statement."""
+        return await_only(self._driver.run(statement, **parameters))
+
+    async def run_script(self, text: str) -> None:
+        """Run schema text in the caller's transaction."""
+        await_only(self._driver.run_script(text))
+
+    async def aclose(self) -> None:
+        """Leave the connection to its owner."""
 
 
 async def _core_of_async(connection: Any) -> Connection:
