@@ -145,6 +145,36 @@ def test_a_pipeline(xjobs_queue: XjobsQueue, connection: psycopg.Connection[Any]
     assert queued(xjobs_queue) == [1]
 
 
+def test_a_pipeline_in_autocommit_is_a_transaction_up_to_its_sync(
+    xjobs_queue: XjobsQueue, dsn: str, work: Work
+) -> None:
+    """In memory the job was there at once, and stayed when a later statement failed."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        here = work.using(connection=connection)
+        with connection.pipeline() as pipeline:
+            here.enqueue(n=1)
+            here.enqueue(n=2)
+            assert queued(xjobs_queue) == []
+            pipeline.sync()
+            assert queued(xjobs_queue) == [1, 2]
+            here.enqueue(n=3)
+        assert queued(xjobs_queue) == [1, 2, 3]
+        with pytest.raises(psycopg.errors.DivisionByZero), connection.pipeline():
+            here.enqueue(n=4)
+            connection.execute("select 1/0")
+        assert queued(xjobs_queue) == [1, 2, 3]
+        with connection.pipeline() as pipeline:
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                connection.execute("select 1/0").fetchone()
+            with pytest.raises(psycopg.errors.PipelineAborted):
+                here.enqueue(n=5)
+            pipeline.sync()
+            here.enqueue(n=6)
+        assert queued(xjobs_queue) == [1, 2, 3, 6]
+        here.enqueue(n=7)
+        assert queued(xjobs_queue) == [1, 2, 3, 6, 7]
+
+
 async def test_an_async_connection(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
     async with await psycopg.AsyncConnection.connect(dsn) as connection:
         await work.using(connection=connection).aenqueue(n=1)

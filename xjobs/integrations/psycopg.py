@@ -8,12 +8,12 @@ from weakref import WeakKeyDictionary, finalize, ref
 
 import psycopg
 from psycopg.conninfo import make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
-from xjobs.drivers.async_postgres import AsyncConnectionDriver, fetch as fetch_async
-from xjobs.drivers.base import Driver, Row
+from xjobs.drivers.async_postgres import AsyncConnectionDriver
+from xjobs.drivers.base import Driver
 from xjobs.drivers.memory import MemoryDriver
-from xjobs.drivers.postgres import ConnectionDriver, check_usable, fetch
+from xjobs.drivers.postgres import ConnectionDriver, check_usable
 from xjobs.integrations.following import MarkedTransaction
 from xjobs.sql import Statement
 
@@ -30,20 +30,30 @@ async def join(connection: Connection) -> Driver:
 async def follow(connection: Connection, memory: MemoryDriver) -> Driver:
     """A memory transaction that ends as the connection's does, savepoints included.
 
-    In autocommit and outside of a transaction there is nothing to follow.
+    In autocommit and outside of a transaction there is nothing to follow; what a pipeline sends up to its next sync is
+    one.
 
     Raises:
         TransactionAborted: the connection's transaction has failed.
         ConnectionUnsupported: it is closed.
     """
     check_usable(connection)
-    if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+    if _commits_each_statement(connection):
         return memory
     follower = _followers.get(connection)
     if follower is None or not follower.follows(memory):
         follower = _followers[connection] = _Follower(connection, memory)
     await follower.mark(connection)
     return follower.transaction.driver
+
+
+def _commits_each_statement(connection: Connection) -> bool:
+    info = connection.info
+    return (
+        connection.autocommit
+        and info.transaction_status == TransactionStatus.IDLE
+        and info.pipeline_status == PipelineStatus.OFF
+    )
 
 
 _followers: WeakKeyDictionary[Connection, _Follower] = WeakKeyDictionary()
@@ -88,12 +98,14 @@ class _Follower:
     async def mark(self, connection: Connection) -> None:
         """Mark what the transaction is about to write, and undo what savepoints have taken back."""
         mark = self.transaction.next_mark()
-        rows: list[Row]
-        if isinstance(connection, psycopg.AsyncConnection):
-            rows = await fetch_async(connection, _MARK, (self._watcher.channel, mark, _LOCK))
-        else:
-            rows = fetch(connection, _MARK, (self._watcher.channel, mark, _LOCK))
-        ((self._xid, _, _, standing),) = rows
+        driver = await join(connection)
+        try:
+            answers = await driver.run(_MARK, channel=self._watcher.channel, mark=mark, lock=_LOCK)
+        except BaseException:
+            if self._xid is None:  # nothing has been written under it, and nothing would ever end it
+                self._end()
+            raise
+        ((self._xid, _, _, standing),) = answers
         self.transaction.set_mark(mark, standing)
 
     def _look(self) -> None:
@@ -125,8 +137,11 @@ class _Follower:
             return
         if status == "committed":
             self.transaction.commit(standing)
-        else:
-            self.transaction.rollback()
+        self._end()
+
+    def _end(self) -> None:
+        """Undo what has not been committed, and stop watching."""
+        self.transaction.rollback()
         self._last_look.detach()
         self._watcher.close()
 
