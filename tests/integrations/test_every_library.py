@@ -121,6 +121,28 @@ def test_an_end_on_the_connection_underneath(xjobs_queue: XjobsQueue, within: Ru
     within(scenario)
 
 
+def test_a_read_only_transaction_is_refused(xjobs_queue: XjobsQueue, within: Run, work: Work) -> None:
+    """In memory it was not, and on Postgres the error was Postgres's own."""
+
+    async def scenario(app: App) -> None:
+        await app.execute("set transaction read only")
+        with pytest.raises(xjobs.ConnectionUnsupported, match="is read-only"):
+            await app.enqueue(work, 1)
+        with pytest.raises(xjobs.TransactionAborted):
+            await app.enqueue(work, 1)
+        await app.rollback()
+        await app.enqueue(work, 2)
+        await app.execute("set transaction read only")
+        with pytest.raises(xjobs.ConnectionUnsupported, match="is read-only"):
+            await app.enqueue(work, 3)
+        await app.rollback()
+        await app.enqueue(work, 4)
+        await app.commit()
+
+    within(scenario)
+    assert queued(xjobs_queue) == [4]
+
+
 @pytest.mark.parametrize("xjobs_backend", ["memory"], indirect=True)
 def test_nothing_stays_connected_when_the_app_has_closed(
     xjobs_queue: XjobsQueue, within: Run, run: Runtime, work: Work

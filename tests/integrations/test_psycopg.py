@@ -175,6 +175,25 @@ def test_a_pipeline_in_autocommit_is_a_transaction_up_to_its_sync(
         assert queued(xjobs_queue) == [1, 2, 3, 6, 7]
 
 
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_connection_that_only_reads_is_refused(
+    xjobs_queue: XjobsQueue, dsn: str, work: Work, autocommit: bool
+) -> None:
+    options = "-c default_transaction_read_only=on"
+    with psycopg.connect(dsn, options=options, autocommit=autocommit) as connection:
+        with pytest.raises(xjobs.ConnectionUnsupported, match="is read-only"):
+            work.using(connection=connection).enqueue(n=1)
+        connection.rollback()
+        connection.execute("set default_transaction_read_only = off")
+        connection.commit()
+        work.using(connection=connection).enqueue(n=2)
+        connection.commit()
+        connection.read_only = True
+        with connection.transaction(), pytest.raises(xjobs.ConnectionUnsupported, match="is read-only"):
+            work.using(connection=connection).enqueue(n=3)
+    assert queued(xjobs_queue) == [2]
+
+
 async def test_an_async_connection(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
     async with await psycopg.AsyncConnection.connect(dsn) as connection:
         await work.using(connection=connection).aenqueue(n=1)
@@ -238,16 +257,21 @@ def test_a_queue_in_memory_outlives_the_database_of_a_transaction(
     assert not work.enqueue(n=1).deduped
 
 
-@pytest.mark.parametrize("encoding", ["sql_ascii", "latin1"])
-def test_a_connection_with_an_encoding_of_its_own(xjobs_queue: XjobsQueue, dsn: str, work: Work, encoding: str) -> None:
-    """In SQL_ASCII, text comes as bytes."""
-    with psycopg.connect(dsn, client_encoding=encoding) as connection:
+def test_a_connection_on_which_text_comes_as_bytes(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
+    with psycopg.connect(dsn, client_encoding="sql_ascii") as connection:
         work.using(connection=connection).enqueue(n=1)
         connection.rollback()
         assert queued(xjobs_queue) == []
         work.using(connection=connection).enqueue(n=2)
         connection.commit()
         assert queued(xjobs_queue) == [2]
+
+
+def test_a_connection_in_another_encoding_is_refused(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
+    with psycopg.connect(dsn, client_encoding="latin1") as connection:
+        with pytest.raises(xjobs.ConnectionUnsupported, match="client_encoding is LATIN1"):
+            work.using(connection=connection).enqueue(n=1)
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 def test_what_the_app_registers_with_psycopg_does_not_reach_the_queue(

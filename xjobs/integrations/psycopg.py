@@ -14,6 +14,7 @@ from xjobs.drivers.async_postgres import AsyncConnectionDriver
 from xjobs.drivers.base import Driver
 from xjobs.drivers.memory import MemoryDriver
 from xjobs.drivers.postgres import ConnectionDriver, check_usable
+from xjobs.drivers.session import read_only
 from xjobs.integrations.following import MarkedTransaction
 from xjobs.sql import Statement
 
@@ -35,10 +36,12 @@ async def follow(connection: Connection, memory: MemoryDriver) -> Driver:
 
     Raises:
         TransactionAborted: the connection's transaction has failed.
-        ConnectionUnsupported: it is closed.
+        ConnectionUnsupported: it is closed, or may not write.
     """
     check_usable(connection)
     if _commits_each_statement(connection):
+        if connection.info.parameter_status("default_transaction_read_only") == "on":
+            raise read_only()
         return memory
     follower = _followers.get(connection)
     if follower is None or not follower.follows(memory):
@@ -63,7 +66,8 @@ _numbers = count(1)
 # commit and not otherwise, which tells the fate afterwards; a lock is released at once, which tells it meanwhile.
 _MARK = Statement(
     """
-select pg_current_xact_id()::text::int8 as transaction, pg_notify($1, $2::text) as sent,
+select pg_notify($1, $2::text) as sent, pg_current_xact_id()::text::int8 as transaction,
+       current_setting('transaction_read_only') = 'on' as read_only,
        pg_advisory_xact_lock_shared($3::int, $2::int) as locked,
        array(select l.objid::int from pg_locks l
               where l.locktype = 'advisory' and l.classid = $3::int::oid and l.pid = pg_backend_pid()) as standing
@@ -73,6 +77,14 @@ select pg_current_xact_id()::text::int8 as transaction, pg_notify($1, $2::text) 
     "Marks the caller's transaction, and answers which marks of it stand.",
 )
 _LOCK = 0x786A6F70
+
+# What an insert would do there: the transaction has failed.
+_REFUSE = Statement(
+    "do $$ begin raise read_only_sql_transaction; end $$",
+    "SQL_FOLLOW_READ_ONLY",
+    (),
+    "Fails as a write does in a read-only transaction.",
+)
 
 
 class _Follower:
@@ -100,12 +112,16 @@ class _Follower:
         mark = self.transaction.next_mark()
         driver = await join(connection)
         try:
-            answers = await driver.run(_MARK, channel=self._watcher.channel, mark=mark, lock=_LOCK)
+            ((_, xid, refuses_writes, _, standing),) = await driver.run(
+                _MARK, channel=self._watcher.channel, mark=mark, lock=_LOCK
+            )
+            if refuses_writes:
+                await driver.run(_REFUSE)
         except BaseException:
             if self._xid is None:  # nothing has been written under it, and nothing would ever end it
                 self._end()
             raise
-        ((self._xid, _, _, standing),) = answers
+        self._xid = xid
         self.transaction.set_mark(mark, standing)
 
     def _look(self) -> None:
