@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,7 +19,7 @@ async def join(connection: Any) -> Driver:
     """A driver over the psycopg connection underneath, in the `atomic` block that is open, or in autocommit.
 
     Raises:
-        ConnectionUnsupported: the database is not Postgres by psycopg 3.
+        ConnectionUnsupported: the database is not Postgres by psycopg 3, or an event loop runs in this thread.
         TransactionAborted: the `atomic` block must be rolled back.
     """
     wrapper = _wrapper(connection)
@@ -42,6 +44,7 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
 
     Raises:
         TransactionAborted: the `atomic` block must be rolled back, or the transaction has failed on psycopg 3.
+        ConnectionUnsupported: an event loop runs in this thread.
     """
     wrapper = _wrapper(connection)
     raw = _psycopg(wrapper)
@@ -61,10 +64,23 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
 
 def _wrapper(connection: Any) -> Any:
     """The wrapper itself, also behind the proxy that `django.db.connection` is; refused when it takes no statements."""
+    if _on_event_loop() and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        raise ConnectionUnsupported(
+            "Django's connection is a blocking one, and the enqueue on it is called on an event loop",
+            "call enqueue() in a thread, as by sync_to_async, together with the rest of the transaction",
+        )
     wrapper = connection._connections[connection._alias] if hasattr(connection, "_alias") else connection  # noqa: SLF001
     if wrapper.needs_rollback:
         raise aborted()
     return wrapper
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _psycopg(wrapper: Any) -> Any:
