@@ -194,6 +194,19 @@ def test_a_connection_that_only_reads_is_refused(
     assert queued(xjobs_queue) == [2]
 
 
+def test_a_two_phase_transaction_is_refused(
+    xjobs_queue: XjobsQueue, connection: psycopg.Connection[Any], work: Work
+) -> None:
+    connection.tpc_begin("xjobs")
+    with pytest.raises(xjobs.ConnectionUnsupported, match="two-phase"):
+        work.using(connection=connection).enqueue(n=1)
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+    connection.tpc_commit()
+    work.using(connection=connection).enqueue(n=2)
+    connection.commit()
+    assert queued(xjobs_queue) == [2]
+
+
 async def test_an_async_connection(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
     async with await psycopg.AsyncConnection.connect(dsn) as connection:
         await work.using(connection=connection).aenqueue(n=1)

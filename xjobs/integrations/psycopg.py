@@ -15,6 +15,7 @@ from xjobs.drivers.base import Driver
 from xjobs.drivers.memory import MemoryDriver
 from xjobs.drivers.postgres import ConnectionDriver, check_usable
 from xjobs.drivers.session import read_only
+from xjobs.errors import ConnectionUnsupported
 from xjobs.integrations.following import MarkedTransaction
 from xjobs.sql import Statement
 
@@ -22,7 +23,13 @@ Connection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
 async def join(connection: Connection) -> Driver:
-    """A driver over the connection itself."""
+    """A driver over the connection itself.
+
+    Raises:
+        ConnectionUnsupported: it is in a two-phase transaction.
+    """
+    if connection._tpc is not None:  # noqa: SLF001 - nothing public says so
+        raise two_phase()
     if isinstance(connection, psycopg.AsyncConnection):
         return AsyncConnectionDriver(connection)
     return ConnectionDriver(connection)
@@ -36,7 +43,7 @@ async def follow(connection: Connection, memory: MemoryDriver) -> Driver:
 
     Raises:
         TransactionAborted: the connection's transaction has failed.
-        ConnectionUnsupported: it is closed, or may not write.
+        ConnectionUnsupported: it is closed, may not write, or is in a two-phase transaction.
     """
     check_usable(connection)
     if _commits_each_statement(connection):
@@ -45,9 +52,19 @@ async def follow(connection: Connection, memory: MemoryDriver) -> Driver:
         return memory
     follower = _followers.get(connection)
     if follower is None or not follower.follows(memory):
+        await join(connection)  # refuses what it refuses on Postgres
         follower = _followers[connection] = _Follower(connection, memory)
     await follower.mark(connection)
     return follower.transaction.driver
+
+
+def two_phase() -> ConnectionUnsupported:
+    """The error for a two-phase transaction: Postgres prepares none that has notified, and an enqueue notifies."""
+    return ConnectionUnsupported(
+        "the transaction on the given connection is a two-phase one, and Postgres prepares none that has sent a"
+        " notification, as an enqueue does",
+        "enqueue in a plain transaction, or after the commit without connection=",
+    )
 
 
 def _commits_each_statement(connection: Connection) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import psycopg
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, TwoPhaseTransaction, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.sql.expression import RollbackToSavepointClause, SavepointClause
 from sqlalchemy.util import await_only
@@ -15,7 +15,7 @@ from sqlalchemy.util.concurrency import in_greenlet
 from xjobs.drivers.base import Driver, Row
 from xjobs.drivers.memory import MemoryDriver, MemoryTransaction
 from xjobs.errors import ConnectionUnsupported
-from xjobs.integrations.psycopg import follow as follow_psycopg, join as join_psycopg
+from xjobs.integrations.psycopg import follow as follow_psycopg, join as join_psycopg, two_phase
 from xjobs.sql import Statement
 
 
@@ -63,7 +63,19 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
 
 
 async def _core(connection: Any) -> Connection:
-    """The Core connection of a session, with its transaction begun."""
+    """The Core connection of a session, with its transaction begun.
+
+    Raises:
+        ConnectionUnsupported: the transaction is a two-phase one, or the connection is what SQLAlchemy hides behind an
+            async one and nothing runs it.
+    """
+    core = await _begun(connection)
+    if isinstance(core.get_transaction(), TwoPhaseTransaction):
+        raise two_phase()
+    return core
+
+
+async def _begun(connection: Any) -> Connection:
     if _is_async(connection):
         return await _core_of_async(connection)
     if _hidden(connection) and not in_greenlet():
@@ -181,9 +193,7 @@ def _listen(core: Connection) -> None:
         ("begin", _ended),
         ("begin_twophase", _ended),
         ("rollback", _ended),
-        ("rollback_twophase", _ended),
         ("commit", _committing),
-        ("commit_twophase", _committing),
         ("before_execute", _savepoint),
     ):
         event.listen(core, name, listener)
