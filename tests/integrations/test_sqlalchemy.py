@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -225,6 +226,30 @@ async def test_what_sqlalchemy_hides_behind_an_async_session_is_refused_where_no
         await work.using(connection=session).aenqueue(n=2)
         await session.commit()
     assert xjobs_queue.assert_enqueued(work).input == {"n": 2}
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_commit_that_is_cancelled(
+    xjobs_queue: XjobsQueue, async_engine: AsyncEngine, work: Work, steps: int
+) -> None:
+    """aiosqlite carries it out all the same: in memory the job was lost beside the row."""
+    async with async_engine.begin() as connection:
+        await connection.execute(text("drop table if exists app_cancelled"))
+        await connection.execute(text("create table app_cancelled (n int)"))
+    async with AsyncSession(async_engine) as session:
+        await session.execute(text("insert into app_cancelled values (1)"))
+        await work.using(connection=session).aenqueue(n=1)
+        committing = asyncio.create_task(session.commit())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        committing.cancel()
+        await asyncio.wait([committing])
+    async with async_engine.begin() as connection:
+        # Waits for what is under way.
+        await connection.execute(text("insert into app_cancelled values (2)"))
+        rows = (await connection.execute(text("select n from app_cancelled where n = 1"))).all()
+        await connection.execute(text("drop table app_cancelled"))
+    assert len(xjobs_queue.jobs()) == len(rows)
 
 
 def test_an_async_session_in_a_blocking_call_is_refused(xjobs_queue: XjobsQueue, url: str, work: Work) -> None:

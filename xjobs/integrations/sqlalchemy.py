@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -212,7 +213,16 @@ def _committing(core: Connection, *_: Any) -> None:
 def _failed(context: ExceptionContext) -> None:
     follower = None if context.connection is None else _followers.get(context.connection)
     if follower is not None and follower.committing:
-        follower.end(failed=True)
+        follower.end(failed=not _carried_out(context))
+
+
+def _carried_out(context: ExceptionContext) -> bool:
+    """Whether a commit that ended in an error is carried out all the same.
+
+    aiosqlite's thread has been given it: a task that is cancelled only does not wait for it.
+    """
+    cancelled = isinstance(context.original_exception, asyncio.CancelledError)
+    return cancelled and context.dialect.driver == "aiosqlite"
 
 
 def _savepoint(core: Connection, statement: Any, *_: Any) -> None:
