@@ -113,6 +113,22 @@ def test_autocommit_and_a_transaction_on_it(xjobs_queue: XjobsQueue, dsn: str, w
         assert queued(xjobs_queue) == [1, 2]
 
 
+def test_what_is_refused_does_not_touch_the_connection(
+    xjobs_queue: XjobsQueue, connection: psycopg.Connection[Any], work: Work
+) -> None:
+    """In memory it had a transaction begun on it."""
+
+    @xjobs.job(key="{order[id]}")
+    def keyed(order: dict[str, int]) -> None: ...
+
+    assert xjobs.enqueue_many([], connection=connection) == []
+    with pytest.raises((KeyError, xjobs.Error)):
+        keyed.using(connection=connection).enqueue(order={})
+    with pytest.raises(xjobs.Invariant):
+        xjobs.enqueue_many([work.using(on_conflict="error").call(n=1)], connection=connection)
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
 def test_two_connections(xjobs_queue: XjobsQueue, dsn: str, work: Work) -> None:
     with psycopg.connect(dsn) as one, psycopg.connect(dsn) as other:
         work.using(connection=one).enqueue(n=1)
