@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -233,6 +234,18 @@ async def test_an_async_connection(xjobs_queue: XjobsQueue, dsn: str, work: Work
         assert queued(xjobs_queue) == [2]
         with pytest.raises(xjobs.ConnectionUnsupported, match="aenqueue"):
             work.using(connection=connection).enqueue(n=3)
+
+
+async def test_tasks_on_one_async_connection_of_which_one_is_cancelled(
+    xjobs_queue: XjobsQueue, dsn: str, work: Work
+) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        tasks = [asyncio.create_task(work.using(connection=connection).aenqueue(n=n)) for n in range(4)]
+        await asyncio.sleep(0)  # the first one has sent its statement, the others wait for it
+        tasks[1].cancel()
+        await asyncio.wait(tasks)
+        await connection.commit()
+    assert queued(xjobs_queue) == [0, 2, 3]
 
 
 def test_the_queue_outlives_connections_that_break(

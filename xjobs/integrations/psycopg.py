@@ -55,6 +55,8 @@ async def follow(connection: Connection, memory: MemoryDriver) -> Driver:
         await join(connection)  # refuses what it refuses on Postgres
         follower = _followers[connection] = _Follower(connection, memory)
     await follower.mark(connection)
+    if not follower.transaction.open:  # another task of an async connection has given it up meanwhile
+        return await follow(connection, memory)
     return follower.transaction.driver
 
 
