@@ -355,7 +355,7 @@ def _enqueue(queue: Queue | AsyncQueue, call: Call, connection: Any) -> Coroutin
 
 
 async def _enqueue_joined(driver: Driver, call: Call, connection: Any, colour: Colour) -> Enqueued:
-    return await ops.enqueue.enqueue(await join(driver, connection, colour), call)
+    return await ops.enqueue.enqueue(join(driver, connection, colour), call)
 
 
 async def _publish_on(
@@ -368,7 +368,7 @@ async def _publish_on(
     ttl: timedelta | float,
 ) -> Event:
     if connection is not None:
-        driver = await join(driver, connection, colour)
+        driver = join(driver, connection, colour)
     return await ops.events.publish(driver, name, payload, correlation_key=correlation_key, ttl=ttl)
 
 
@@ -380,7 +380,7 @@ async def _enqueue_many(queue: Queue | AsyncQueue, calls: Iterable[Call], connec
             raise Invariant(f"{call!r} names a connection of its own", "give connection= to enqueue_many instead")
     driver = queue.driver
     if connection is not None:
-        driver = await join(driver, connection, queue._colour)  # noqa: SLF001 - the same module
+        driver = join(driver, connection, queue._colour)  # noqa: SLF001 - the same module
     return await ops.enqueue.enqueue_many(driver, given)
 
 

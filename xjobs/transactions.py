@@ -10,8 +10,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
-from xjobs.drivers.base import Driver
+from xjobs.drivers.base import Driver, Row
 from xjobs.errors import ConnectionUnsupported
+from xjobs.sql import Statement
 
 if TYPE_CHECKING:
     from xjobs.drivers.memory import MemoryDriver
@@ -51,12 +52,13 @@ _KNOWN = {
 }
 
 
-async def join(driver: Driver, connection: Any, colour: Colour) -> Driver:
+def join(driver: Driver, connection: Any, colour: Colour) -> Driver:
     """The driver that writes on `connection`, for a queue whose own driver is `driver`.
+
+    The connection is not touched before the first statement: an input that is refused leaves it as it was.
 
     Raises:
         ConnectionUnsupported: the connection is of an unknown kind, or an async one in a blocking call.
-        TransactionAborted: its transaction has failed.
     """
     known = _known(connection)
     if known.is_async and colour == "blocking":
@@ -64,10 +66,38 @@ async def join(driver: Driver, connection: Any, colour: Colour) -> Driver:
             f"{type(connection).__name__} is an async connection, and enqueue() is a blocking call",
             "await aenqueue() instead",
         )
-    integration = cast("Integration", import_module(known.integration))
-    if driver.backend == "memory":
-        return await integration.follow(connection, cast("MemoryDriver", driver))
-    return await integration.join(connection)
+    return _Joined(driver, connection, cast("Integration", import_module(known.integration)))
+
+
+class _Joined:
+    """Runs each statement in the transaction that the connection is in then."""
+
+    def __init__(self, driver: Driver, connection: Any, integration: Integration) -> None:
+        self.backend = driver.backend
+        self._driver = driver
+        self._connection = connection
+        self._integration = integration
+
+    async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
+        """Run one statement.
+
+        Raises:
+            ConnectionUnsupported: the connection cannot be joined, or not followed.
+            TransactionAborted: its transaction has failed.
+        """
+        return await (await self._entered()).run(statement, **parameters)
+
+    async def run_script(self, text: str) -> None:
+        """Run schema text in the caller's transaction."""
+        await (await self._entered()).run_script(text)
+
+    async def aclose(self) -> None:
+        """Leave the connection to its owner."""
+
+    async def _entered(self) -> Driver:
+        if self.backend == "memory":
+            return await self._integration.follow(self._connection, cast("MemoryDriver", self._driver))
+        return await self._integration.join(self._connection)
 
 
 def _known(connection: Any) -> _Known:

@@ -9,6 +9,7 @@ from typing import Any
 import django
 import psycopg
 import pytest
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import DatabaseError, connection as proxy, connections, transaction
 from django.test import TestCase
@@ -185,6 +186,27 @@ def test_a_connection_that_is_closed_takes_its_jobs_along(xjobs_queue: XjobsQueu
     assert queued(xjobs_queue) == []
     work.using(connection=proxy).enqueue(n=1)
     assert queued(xjobs_queue) == [1]
+
+
+async def test_an_event_loop_is_refused(xjobs_queue: XjobsQueue, work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory it was not, and on Postgres the error was Django's own."""
+    here = work.using(connection=proxy)
+    with pytest.raises(xjobs.ConnectionUnsupported, match="sync_to_async"):
+        await here.aenqueue(n=1)
+    with pytest.raises(xjobs.ConnectionUnsupported, match="sync_to_async"):
+        here.enqueue(n=1)
+
+    def in_a_thread() -> None:
+        with transaction.atomic():
+            here.enqueue(n=2)
+        connections.close_all()
+        del connections["default"]
+
+    await sync_to_async(in_a_thread)()
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    await here.aenqueue(n=3)
+    connections.close_all()  # a task has connections of its own
+    assert queued(xjobs_queue) == [2, 3]
 
 
 @pytest.mark.parametrize("xjobs_backend", ["pg"], indirect=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import xjobs
@@ -120,18 +121,23 @@ def test_a_core_connection_and_a_scoped_session(xjobs_queue: XjobsQueue, engine:
     xjobs_queue.assert_enqueued(work, count=2)
 
 
-@pytest.mark.parametrize("ending", ["commit", "rollback"])
-def test_a_two_phase_transaction(xjobs_queue: XjobsQueue, run: Runtime, work: Work, ending: str) -> None:
-    """SQLAlchemy announces its end by events of their own: memory lost the job of one that had committed."""
+def test_a_two_phase_transaction_is_refused(xjobs_queue: XjobsQueue, run: Runtime, work: Work) -> None:
+    """Postgres prepares none that has notified: it failed at its end, unless nobody had to be woken."""
     engine = create_engine(run.shared().database.dsn.replace("postgresql://", "postgresql+psycopg://"))
+    refused = pytest.raises(xjobs.ConnectionUnsupported, match="two-phase")
     with closing(engine.connect()) as connection:
-        for n in (1, 2):
-            transaction = connection.begin_twophase()
-            work.using(connection=connection).enqueue(n=n)
-            xjobs_queue.assert_not_enqueued(work.call(n=n))
-            getattr(transaction, ending)()
-        assert len(xjobs_queue.jobs()) == (2 if ending == "commit" else 0)
+        transaction = connection.begin_twophase()
+        with refused:
+            work.using(connection=connection).enqueue(n=1)
+        transaction.commit()
+        with connection.begin():
+            work.using(connection=connection).enqueue(n=2)
+    with Session(engine, twophase=True) as session:
+        with refused:
+            work.using(connection=session).enqueue(n=3)
+        session.rollback()
     engine.dispose()
+    assert xjobs_queue.assert_enqueued(work).input == {"n": 2}
 
 
 def test_many_jobs_in_one_transaction(xjobs_queue: XjobsQueue, engine: Engine, work: Work) -> None:
@@ -175,6 +181,75 @@ async def test_an_async_session(xjobs_queue: XjobsQueue, url: str, xjobs_backend
         await session.commit()
     await engine.dispose()
     assert xjobs_queue.assert_enqueued(work).input == {"n": 2}
+
+
+@pytest.fixture
+async def async_engine(url: str) -> AsyncIterator[AsyncEngine]:
+    engine = create_async_engine(url.replace("sqlite://", "sqlite+aiosqlite://"))
+    yield engine
+    await engine.dispose()
+
+
+async def test_blocking_code_that_sqlalchemy_runs_on_an_async_session(
+    xjobs_queue: XjobsQueue, async_engine: AsyncEngine, work: Work
+) -> None:
+    """On Postgres its statement was sent and not awaited, which broke the caller's connection."""
+
+    def enqueue(given: Session | Connection, n: int) -> None:
+        assert not work.using(connection=given).enqueue(n=n).deduped
+        assert work.using(connection=given).enqueue(n=n).deduped
+        xjobs.enqueue_many([work.call(n=n + 1)], connection=given)
+
+    async with AsyncSession(async_engine) as session:
+        await session.run_sync(enqueue, 10)
+        await session.rollback()
+        await session.run_sync(enqueue, 20)
+        event.listen(session.sync_session, "before_commit", lambda given: enqueue(given, 30))
+        xjobs_queue.assert_not_enqueued(work)
+        await session.commit()
+    async with async_engine.begin() as connection:
+        await connection.run_sync(enqueue, 40)
+    assert sorted(row.input["n"] for row in xjobs_queue.jobs()) == [20, 21, 30, 31, 40, 41]
+
+
+async def test_what_sqlalchemy_hides_behind_an_async_session_is_refused_where_nothing_runs_it(
+    xjobs_queue: XjobsQueue, async_engine: AsyncEngine, work: Work
+) -> None:
+    async with AsyncSession(async_engine) as session, async_engine.connect() as connection:
+        await session.execute(text("select 1"))
+        for hidden in (session.sync_session, connection.sync_connection):
+            with pytest.raises(xjobs.ConnectionUnsupported, match=r"await aenqueue\(\) with the AsyncSession"):
+                await work.using(connection=hidden).aenqueue(n=1)
+            with pytest.raises(xjobs.ConnectionUnsupported, match="inside of run_sync"):
+                work.using(connection=hidden).enqueue(n=1)
+        assert (await session.execute(text("select 1"))).scalar() == 1, "nothing was sent"
+        await work.using(connection=session).aenqueue(n=2)
+        await session.commit()
+    assert xjobs_queue.assert_enqueued(work).input == {"n": 2}
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_commit_that_is_cancelled(
+    xjobs_queue: XjobsQueue, async_engine: AsyncEngine, work: Work, steps: int
+) -> None:
+    """aiosqlite carries it out all the same: in memory the job was lost beside the row."""
+    async with async_engine.begin() as connection:
+        await connection.execute(text("drop table if exists app_cancelled"))
+        await connection.execute(text("create table app_cancelled (n int)"))
+    async with AsyncSession(async_engine) as session:
+        await session.execute(text("insert into app_cancelled values (1)"))
+        await work.using(connection=session).aenqueue(n=1)
+        committing = asyncio.create_task(session.commit())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        committing.cancel()
+        await asyncio.wait([committing])
+    async with async_engine.begin() as connection:
+        # Waits for what is under way.
+        await connection.execute(text("insert into app_cancelled values (2)"))
+        rows = (await connection.execute(text("select n from app_cancelled where n = 1"))).all()
+        await connection.execute(text("drop table app_cancelled"))
+    assert len(xjobs_queue.jobs()) == len(rows)
 
 
 def test_an_async_session_in_a_blocking_call_is_refused(xjobs_queue: XjobsQueue, url: str, work: Work) -> None:

@@ -20,7 +20,14 @@ from psycopg.types.array import register_all_arrays
 from psycopg.types.json import set_json_loads
 
 from xjobs.drivers import arrays
-from xjobs.errors import DriverUnavailable, Error, SchemaMissing, TransactionAborted, TransactionConflict
+from xjobs.errors import (
+    ConnectionUnsupported,
+    DriverUnavailable,
+    Error,
+    SchemaMissing,
+    TransactionAborted,
+    TransactionConflict,
+)
 
 CONNECT_TIMEOUT = 5
 """Seconds to wait for a server, where the connection string and PGCONNECT_TIMEOUT do not say."""
@@ -184,6 +191,8 @@ def translated(error: psycopg.Error, where: str) -> Error | None:
         return TransactionConflict(
             f"the statement met another transaction's work ({_first_line(error)})", "run the transaction again"
         )
+    if isinstance(error, pg.ReadOnlySqlTransaction):
+        return read_only()
     return None
 
 
@@ -192,6 +201,14 @@ def aborted() -> TransactionAborted:
     return TransactionAborted(
         "the transaction on the given connection has failed and takes no more statements",
         "roll it back (or to a savepoint) before enqueueing, and look for the first error in it",
+    )
+
+
+def read_only() -> ConnectionUnsupported:
+    """The error for a caller's transaction that may not write."""
+    return ConnectionUnsupported(
+        "the transaction on the given connection is read-only, and a job is written in it",
+        "give a connection whose transaction may write, or leave connection= out",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,21 +19,19 @@ async def join(connection: Any) -> Driver:
     """A driver over the psycopg connection underneath, in the `atomic` block that is open, or in autocommit.
 
     Raises:
-        ConnectionUnsupported: the database is not Postgres by psycopg 3.
+        ConnectionUnsupported: the database is not Postgres by psycopg 3, or an event loop runs in this thread.
         TransactionAborted: the `atomic` block must be rolled back.
     """
-    from psycopg import Connection
-
-    from xjobs.drivers.postgres import ConnectionDriver
-
     wrapper = _wrapper(connection)
-    wrapper.ensure_connection()
-    if not isinstance(wrapper.connection, Connection):
+    raw = _psycopg(wrapper)
+    if raw is None:
         raise ConnectionUnsupported(
             f"Django's database {wrapper.alias!r} is {wrapper.vendor}, and a queue on Postgres can only join psycopg 3",
             "use django.db.backends.postgresql with psycopg 3 installed",
         )
-    return ConnectionDriver(wrapper.connection)
+    from xjobs.integrations import psycopg
+
+    return await psycopg.join(raw)
 
 
 async def follow(connection: Any, memory: MemoryDriver) -> Driver:
@@ -39,12 +39,19 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
     savepoints included.
 
     Outside of both there is nothing to follow. Where a test rolls its outermost block back, as Django's TestCase does,
-    the job never appears, as on Postgres.
+    the job never appears, as on Postgres. On psycopg 3 the server is asked; on other databases what Django sends is all
+    there is.
 
     Raises:
-        TransactionAborted: the `atomic` block must be rolled back.
+        TransactionAborted: the `atomic` block must be rolled back, or the transaction has failed on psycopg 3.
+        ConnectionUnsupported: an event loop runs in this thread.
     """
     wrapper = _wrapper(connection)
+    raw = _psycopg(wrapper)
+    if raw is not None:
+        from xjobs.integrations import psycopg
+
+        return await psycopg.follow(raw, memory)
     if not _in_transaction(wrapper):
         return memory
     follower = _followers.get(wrapper)
@@ -57,10 +64,33 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
 
 def _wrapper(connection: Any) -> Any:
     """The wrapper itself, also behind the proxy that `django.db.connection` is; refused when it takes no statements."""
+    if _on_event_loop() and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        raise ConnectionUnsupported(
+            "Django's connection is a blocking one, and the enqueue on it is called on an event loop",
+            "call enqueue() in a thread, as by sync_to_async, together with the rest of the transaction",
+        )
     wrapper = connection._connections[connection._alias] if hasattr(connection, "_alias") else connection  # noqa: SLF001
     if wrapper.needs_rollback:
         raise aborted()
     return wrapper
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _psycopg(wrapper: Any) -> Any:
+    """The psycopg 3 connection under a wrapper, opened if need be; None when it is on another library."""
+    if wrapper.vendor != "postgresql":
+        return None
+    from psycopg import Connection
+
+    wrapper.ensure_connection()
+    return wrapper.connection if isinstance(wrapper.connection, Connection) else None
 
 
 def _in_transaction(wrapper: Any) -> bool:

@@ -42,9 +42,10 @@ class MarkedTransaction:
         self._undo(standing)
         self._marks[mark] = self.driver.mark()
 
-    def commit(self, standing: Iterable[int]) -> None:
-        """Make visible what was written under marks that stand."""
-        self._undo(standing)
+    def commit(self, standing: Iterable[int] | None) -> None:
+        """Make visible what was written under marks that stand; under all when None, as far as they are known."""
+        if standing is not None:
+            self._undo(standing)
         self._stop()
         self.driver.commit()
 

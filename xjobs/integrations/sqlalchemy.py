@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import psycopg
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, TwoPhaseTransaction, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.sql.expression import RollbackToSavepointClause, SavepointClause
+from sqlalchemy.util import await_only
+from sqlalchemy.util.concurrency import in_greenlet
 
-from xjobs.drivers.async_postgres import AsyncConnectionDriver
-from xjobs.drivers.base import Driver
+from xjobs.drivers.base import Driver, Row
 from xjobs.drivers.memory import MemoryDriver, MemoryTransaction
-from xjobs.drivers.postgres import ConnectionDriver
 from xjobs.errors import ConnectionUnsupported
+from xjobs.integrations.psycopg import follow as follow_psycopg, join as join_psycopg, two_phase
+from xjobs.sql import Statement
 
 
 async def join(connection: Any) -> Driver:
     """A driver over the psycopg connection underneath; a session begins its transaction, as for any statement.
 
     Raises:
-        ConnectionUnsupported: SQLAlchemy uses another driver than psycopg 3.
+        ConnectionUnsupported: SQLAlchemy uses another driver than psycopg 3, or the connection is what SQLAlchemy hides
+            behind an async one and nothing runs it.
     """
     core = await _core(connection)
-    raw = core.connection.driver_connection
-    if isinstance(raw, psycopg.AsyncConnection):
-        return AsyncConnectionDriver(raw)
-    if isinstance(raw, psycopg.Connection):
-        return ConnectionDriver(raw)
+    raw = _psycopg(core)
+    if raw is not None:
+        driver = await join_psycopg(raw)
+        return _Spawned(driver) if _hidden(connection) else driver
     raise ConnectionUnsupported(
         f"the session's engine is {core.engine.url.drivername}, and a queue on Postgres can only join psycopg 3",
         "create the engine with postgresql+psycopg://",
@@ -38,9 +41,18 @@ async def join(connection: Any) -> Driver:
 async def follow(connection: Any, memory: MemoryDriver) -> Driver:
     """A memory transaction that ends as the transaction of the session or connection does, savepoints included.
 
-    Where each statement commits by itself, at the isolation level AUTOCOMMIT, there is nothing to follow.
+    Where each statement commits by itself, at the isolation level AUTOCOMMIT, there is nothing to follow. On psycopg 3
+    the server is asked; on other drivers what SQLAlchemy announces is all there is.
+
+    Raises:
+        TransactionAborted: on psycopg 3, the transaction has failed.
+        ConnectionUnsupported: the connection is what SQLAlchemy hides behind an async one and nothing runs it.
     """
     core = await _core(connection)
+    raw = _psycopg(core)
+    if raw is not None:
+        following = follow_psycopg(raw, memory)
+        return await_only(following) if _hidden(connection) else await following
     if core._is_autocommit_isolation():  # noqa: SLF001 - what is public asks the database
         return memory
     follower = _followers.get(core)
@@ -52,9 +64,27 @@ async def follow(connection: Any, memory: MemoryDriver) -> Driver:
 
 
 async def _core(connection: Any) -> Connection:
-    """The Core connection of a session, with its transaction begun."""
+    """The Core connection of a session, with its transaction begun.
+
+    Raises:
+        ConnectionUnsupported: the transaction is a two-phase one, or the connection is what SQLAlchemy hides behind an
+            async one and nothing runs it.
+    """
+    core = await _begun(connection)
+    if isinstance(core.get_transaction(), TwoPhaseTransaction):
+        raise two_phase()
+    return core
+
+
+async def _begun(connection: Any) -> Connection:
     if _is_async(connection):
         return await _core_of_async(connection)
+    if _hidden(connection) and not in_greenlet():
+        raise ConnectionUnsupported(
+            f"the {type(connection).__name__} is on the async engine {_bind(connection).engine.url.drivername}, and is"
+            " given outside of what SQLAlchemy runs on it",
+            "await aenqueue() with the AsyncSession or AsyncConnection, or call enqueue() inside of run_sync()",
+        )
     if isinstance(connection, Connection):
         if not connection.in_transaction():
             connection.begin()
@@ -63,9 +93,47 @@ async def _core(connection: Any) -> Connection:
     return core
 
 
+def _psycopg(core: Connection) -> psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None:
+    """The psycopg 3 connection under a Core connection; None when it is on another driver."""
+    raw = core.connection.driver_connection
+    return raw if isinstance(raw, psycopg.Connection | psycopg.AsyncConnection) else None
+
+
 def _is_async(connection: Any) -> bool:
     """Whether it is of `sqlalchemy.ext.asyncio`, which cannot be imported where greenlet is not installed."""
     return any(kind.__module__.startswith("sqlalchemy.ext.asyncio") for kind in type(connection).__mro__)
+
+
+def _hidden(connection: Any) -> bool:
+    """Whether it is the blocking session or connection inside an async one, as `run_sync` and listeners get it."""
+    return not _is_async(connection) and _bind(connection).dialect.is_async
+
+
+def _bind(connection: Any) -> Connection | Engine:
+    """What a blocking session or connection is on."""
+    bind: Connection | Engine = connection if isinstance(connection, Connection) else connection.get_bind()
+    return bind
+
+
+class _Spawned:
+    """A driver over an async connection for blocking code that SQLAlchemy runs: it awaits as SQLAlchemy's own calls do,
+    so that its coroutines never suspend.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.backend = driver.backend
+        self._driver = driver
+
+    async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
+        """Run one statement."""
+        return await_only(self._driver.run(statement, **parameters))
+
+    async def run_script(self, text: str) -> None:
+        """Run schema text in the caller's transaction."""
+        await_only(self._driver.run_script(text))
+
+    async def aclose(self) -> None:
+        """Leave the connection to its owner."""
 
 
 async def _core_of_async(connection: Any) -> Connection:
@@ -126,9 +194,7 @@ def _listen(core: Connection) -> None:
         ("begin", _ended),
         ("begin_twophase", _ended),
         ("rollback", _ended),
-        ("rollback_twophase", _ended),
         ("commit", _committing),
-        ("commit_twophase", _committing),
         ("before_execute", _savepoint),
     ):
         event.listen(core, name, listener)
@@ -147,7 +213,16 @@ def _committing(core: Connection, *_: Any) -> None:
 def _failed(context: ExceptionContext) -> None:
     follower = None if context.connection is None else _followers.get(context.connection)
     if follower is not None and follower.committing:
-        follower.end(failed=True)
+        follower.end(failed=not _carried_out(context))
+
+
+def _carried_out(context: ExceptionContext) -> bool:
+    """Whether a commit that ended in an error is carried out all the same.
+
+    aiosqlite's thread has been given it: a task that is cancelled only does not wait for it.
+    """
+    cancelled = isinstance(context.original_exception, asyncio.CancelledError)
+    return cancelled and context.dialect.driver == "aiosqlite"
 
 
 def _savepoint(core: Connection, statement: Any, *_: Any) -> None:
