@@ -26,6 +26,7 @@ BATCH = 500
 RETRY, RETRY_MOST = 0.1, 2.0
 """Seconds until outcomes are written again that the store did not take, the first time; twice as long each time."""
 
+_NO_STATE = object()
 _OF_THE_CONTENT = ("22", "23")
 """Classes of SQLSTATE: data exceptions, and violated constraints."""
 
@@ -178,9 +179,8 @@ def _refuses_the_content(problem: Exception) -> bool:
     """
     if isinstance(problem, DriverUnavailable | TransactionConflict | SchemaMissing):
         return False
-    if not hasattr(problem, "sqlstate"):
-        return True
-    return (problem.sqlstate or "")[:2] in _OF_THE_CONTENT
+    state = getattr(problem, "sqlstate", _NO_STATE)
+    return state is _NO_STATE or (state or "")[:2] in _OF_THE_CONTENT
 
 
 def _states(execution: Execution) -> tuple[str, ...]:
