@@ -20,6 +20,7 @@ from xjobs import registry
 from xjobs.queue import Drivers
 
 if TYPE_CHECKING:
+    from pytest_xjobs.leaks import Earlier
     from pytest_xjobs.runtime import Place
     from xjobs.drivers.async_postgres import AsyncPostgresDriver
     from xjobs.drivers.base import Row
@@ -113,14 +114,16 @@ def _memory(clock: Clock) -> Iterator[_Opened]:
 
 @contextmanager
 def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]:
+    from pytest_xjobs.atomic import open_blocks
     from pytest_xjobs.clock import set_time
-    from pytest_xjobs.leaks import leaked_transactions
+    from pytest_xjobs.leaks import Earlier, leaked_transactions
     from pytest_xjobs.runtime import runtime
 
     run = runtime(request)
     own = _isolation(request) == "database"
     place = run.own() if own else run.shared()
     try:
+        earlier = Earlier.now(place.control, [block.pid for block in open_blocks() if block.pid is not None])
         place.database.reset(place.control)
         unsubscribe = clock.subscribe(lambda state: set_time(place.control, state))
         place.blocking.before = place.awaiting.before = clock.sync
@@ -133,7 +136,7 @@ def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]
         awaiting.abandon()
         clock.close()
         unsubscribe()
-        _end_leaked_transactions(place)
+        _end_leaked_transactions(place, earlier)
     finally:
         place.blocking.before = place.awaiting.before = None
         place.awaiting.abandon()
@@ -189,16 +192,19 @@ def _isolation(request: pytest.FixtureRequest) -> str:
     return asked or request.config.stash[OPTIONS].isolation.value
 
 
-def _end_leaked_transactions(place: Place) -> None:
-    """End transactions that the test left open: what they hold would land in the next test."""
+def _end_leaked_transactions(place: Place, earlier: Earlier) -> None:
+    """End transactions that the test left open: what they hold would land in the next test.
+
+    Those that were open before it stay: whoever holds them open around tests, as Django's TestCase does, ends them.
+    """
     from pytest_xjobs.leaks import leaked_transactions, terminate
 
-    leaks = leaked_transactions(place.control)
+    leaks = leaked_transactions(place.control, earlier)
     deadline = seconds() + _GONE_WITHIN
     while leaks and seconds() < deadline:
         # A connection that was closed a moment ago may still be listed: its backend ends by itself.
         time.sleep(_GONE_WITHIN / 20)
-        leaks = leaked_transactions(place.control)
+        leaks = leaked_transactions(place.control, earlier)
     if leaks:
         terminate(place.control, leaks)
         listed = "".join(f"\n  {leak}" for leak in leaks)

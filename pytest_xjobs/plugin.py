@@ -14,6 +14,7 @@ import pytest
 
 from pytest_xjobs.fixtures import (
     xjobs_backend as xjobs_backend,
+    xjobs_backends as xjobs_backends,
     xjobs_clock as xjobs_clock,
     xjobs_ddl as xjobs_ddl,
     xjobs_dsn as xjobs_dsn,
@@ -21,6 +22,7 @@ from pytest_xjobs.fixtures import (
     xjobs_faults as xjobs_faults,
     xjobs_queue as xjobs_queue,
     xjobs_server as xjobs_server,
+    xjobs_session_dsn as xjobs_session_dsn,
     xjobs_worker as xjobs_worker,
 )
 from pytest_xjobs.options import BACKENDS, Options, add_options, read_options
