@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pytest_xjobs.leaks import Leak
 
 
 class Block(NamedTuple):
@@ -28,3 +32,17 @@ def open_blocks() -> list[Block]:
         for wrapper in db.connections.all(initialized_only=True)
         if wrapper.in_atomic_block
     ]
+
+
+def name_blocks(leaks: Iterable[Leak]) -> list[str]:
+    """The sessions as texts; a connection of Django that is in an `atomic` block is said to be, in a second line."""
+    aliases = {block.pid: block.alias for block in open_blocks()}
+    return [f"{leak}\n    {describe(aliases[leak.pid])}" if leak.pid in aliases else str(leak) for leak in leaks]
+
+
+def describe(alias: str) -> str:
+    """What keeps a transaction of Django open, and what does not."""
+    return (
+        f"it is the atomic block of Django's connection {alias!r}, which never commits under db and TestCase: use"
+        " transactional_db or TransactionTestCase"
+    )

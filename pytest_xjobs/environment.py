@@ -20,9 +20,9 @@ from xjobs import registry
 from xjobs.queue import Drivers
 
 if TYPE_CHECKING:
+    from pytest_xjobs.drivers import AsyncQueueDriver
     from pytest_xjobs.leaks import Earlier
     from pytest_xjobs.runtime import Place
-    from xjobs.drivers.async_postgres import AsyncPostgresDriver
     from xjobs.drivers.base import Row
     from xjobs.sql import Statement
 
@@ -131,7 +131,7 @@ def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]
         def uncommitted() -> list[str]:
             return [f"  a transaction has not been committed: {leak}" for leak in leaked_transactions(place.control)]
 
-        awaiting = ByThread(place.awaiting, place.database.dsn)
+        awaiting = ByThread(place.awaiting)
         yield Drivers(blocking=place.blocking, awaiting=awaiting), place.database.dsn, uncommitted
         awaiting.abandon()
         clock.close()
@@ -152,16 +152,14 @@ class ByThread:
 
     backend = "postgres"
 
-    def __init__(self, kept: AsyncPostgresDriver, dsn: str) -> None:
+    def __init__(self, kept: AsyncQueueDriver) -> None:
         self._drivers = {threading.get_ident(): kept}
-        self._dsn = dsn
+        self._kept = kept
 
-    def _driver(self) -> AsyncPostgresDriver:
+    def _driver(self) -> AsyncQueueDriver:
         driver = self._drivers.get(threading.get_ident())
         if driver is None:
-            from xjobs.drivers.async_postgres import AsyncPostgresDriver
-
-            driver = self._drivers[threading.get_ident()] = AsyncPostgresDriver(self._dsn)
+            driver = self._drivers[threading.get_ident()] = self._kept.sibling()
         return driver
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
