@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_xjobs.clock import Clock
-from pytest_xjobs.plugin import OPTIONS
+from pytest_xjobs.plugin import CONTEXT, OPTIONS
 from pytest_xjobs.provision.waiting import seconds
 from xjobs import registry
 from xjobs.queue import Drivers
@@ -48,6 +49,7 @@ class Environment:
         random: for retry jitter, seeded from the run's seed and the test's name.
         seed: the run's.
         drain_budget: how many attempts a drain of this test runs at most.
+        context: what bodies find in context variables: what the process had set before any test ran.
     """
 
     backend: str
@@ -58,6 +60,7 @@ class Environment:
     random: Random
     seed: int
     drain_budget: int
+    context: Context
 
     def describe(self) -> str:
         """What a reader of a failure needs to know, for the report."""
@@ -88,6 +91,7 @@ def environment(request: pytest.FixtureRequest, backend: str) -> Iterator[Enviro
                 Random(name),
                 options.seed.value,
                 options.drain_budget.value,
+                request.config.stash.get(CONTEXT, Context()),
             )
         finally:
             clock.close()

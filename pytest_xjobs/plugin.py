@@ -6,6 +6,7 @@ uses is imported by the fixtures.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,13 @@ from pytest_xjobs.fixtures import (
 from pytest_xjobs.options import BACKENDS, Options, add_options, read_options
 
 if TYPE_CHECKING:
+    from contextvars import Context
+
     from pytest_xjobs.runtime import Runtime
 
 OPTIONS = pytest.StashKey[Options]()
 RUNTIME: pytest.StashKey[Runtime] = pytest.StashKey()
+CONTEXT: pytest.StashKey[Context] = pytest.StashKey()
 
 _MARKER = (
     "xjobs(backend=None, isolation=None): which backend (memory, pg, or both as 'memory,pg') a test is for, and whether"
@@ -105,6 +109,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     from pytest_xjobs.ddl.items import file_of
 
     return file_of(file_path, parent)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the context variables as modules have set them, before a test sets any."""
+    module = sys.modules.get("contextvars")  # where nobody has imported it, none is set
+    if module is not None:
+        session.config.stash[CONTEXT] = module.copy_context()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Self, overload
 from uuid import UUID
 
-from pytest_xjobs.drain import InPlace, on_loop, refuse_on_loop
+from pytest_xjobs.drain import Apart, InPlace, on_loop, refuse_on_loop
 from pytest_xjobs.environment import Environment
 from pytest_xjobs.matching import Expected, describe_row, explain_missing, nearest
 from pytest_xjobs.ran import differences_of, explain_runs, run_histories
@@ -41,6 +41,7 @@ class XjobsQueue(Queue):
         self._running: list[tuple[ClaimedJob, RunSignal]] = []
         self._history: list[Run] = []
         self._worker_id = f"drain-{next(_workers)}"
+        self._apart = Apart(environment.context)
 
     @property
     def dsn(self) -> str | None:
@@ -330,6 +331,7 @@ class XjobsQueue(Queue):
             history=self._history,
             bodies=lambda handle: self._driver("async" if handle.is_async and call is on_loop else "blocking"),
             move=self.clock.move_to,
+            surround=self._apart.on_loop if call is on_loop else self._apart.in_place,
         )
 
     def _driver(self, colour: Literal["blocking", "async"]) -> Any:

@@ -5,11 +5,11 @@ claim, attempt and settle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from xjobs import points, registry
@@ -34,10 +34,25 @@ BUDGET = 1_000
 MAX_ADVANCE = timedelta(days=366)
 """How far a drain moves the clock in all."""
 
+R = TypeVar("R")
+
 _run = maker(Run)
 
 _ANCESTORS = 5
 _NOT_DUE_SHOWN = 5
+
+
+class Surround(Protocol):
+    """How a host runs an attempt, or an ending hook, in surroundings of its own."""
+
+    def __call__(self, run: Coroutine[Any, Any, R], /) -> Awaitable[R]:
+        """Run it and answer what it answers; what it raises goes through."""
+        ...
+
+
+async def _here(run: Coroutine[Any, Any, R], /) -> R:
+    __tracebackhide__ = True
+    return await run
 
 
 @dataclass(kw_only=True, slots=True)
@@ -54,6 +69,7 @@ class DrainSetup:
         history: every run is added to it, also when the drain ends by raising.
         bodies: the driver by which the steps of a body of that job are recorded; the drain's own when None.
         move: moves the clock to an instant; None when this drain cannot.
+        surround: keeps context variables of attempts and hooks apart, and from the caller's.
     """
 
     call: BodyCaller
@@ -65,6 +81,7 @@ class DrainSetup:
     history: list[Run] = field(default_factory=list)
     bodies: Callable[[JobHandle[Any, Any, Any]], Driver] | None = None
     move: Callable[[datetime], Any] | None = None
+    surround: Surround = _here
 
 
 @dataclass(slots=True)
@@ -137,7 +154,7 @@ class _Drain:
         self.buried.append(job)
         handle = registry.find(job.name)
         if handle is not None:
-            self._raise_hook(await announce_buried(job, handle, call=self.setup.call))
+            self._raise_hook(await self.setup.surround(announce_buried(job, handle, call=self.setup.call)))
 
     async def _attempt(self, job: ClaimedJob) -> None:
         __tracebackhide__ = True
@@ -163,15 +180,17 @@ class _Drain:
         running = job, RunSignal()
         setup.running.append(running)
         try:
-            execution = await execute(
-                self.driver if setup.bodies is None else setup.bodies(handle),
-                job,
-                handle,
-                worker_id=setup.worker_id,
-                call=call,
-                clock=setup.clock,
-                random=setup.random,
-                signal=running[1],
+            execution = await setup.surround(
+                execute(
+                    self.driver if setup.bodies is None else setup.bodies(handle),
+                    job,
+                    handle,
+                    worker_id=setup.worker_id,
+                    call=call,
+                    clock=setup.clock,
+                    random=setup.random,
+                    signal=running[1],
+                )
             )
             landed = await settle(self.driver, execution, worker_id=setup.worker_id)
             if slot is not None:
@@ -184,7 +203,7 @@ class _Drain:
         outcome = execution.outcome if landed or execution.outcome == "cancelled" else "unowned"
         self._note_run(job, handle, outcome, execution, started_at)
         if handle.ending_hook is not None and landed:
-            failed = await announce(job, handle, execution, call=setup.call)
+            failed = await setup.surround(announce(job, handle, execution, call=setup.call))
         else:
             failed = None
         if execution.error is not None:
@@ -222,7 +241,7 @@ class _Drain:
         elif landed:
             refused = Execution(back.settlement, "refused", back.error, values=back.values)
             self._note_run(job, handle, "refused", refused, self.setup.clock())
-            self._raise_hook(await announce(job, handle, refused, call=self.setup.call))
+            self._raise_hook(await self.setup.surround(announce(job, handle, refused, call=self.setup.call)))
 
     def _raise_from(self, job: ClaimedJob, execution: Execution) -> None:
         __tracebackhide__ = True
