@@ -16,9 +16,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pytest_xjobs.atomic import name_blocks
 from pytest_xjobs.leaks import sessions
 from xjobs.drivers.async_postgres import AsyncPostgresDriver
-from xjobs.drivers.base import Row
+from xjobs.drivers.base import Driver, Row
 from xjobs.drivers.postgres import PostgresDriver
-from xjobs.errors import WouldBlock
+from xjobs.drivers.session import describe
+from xjobs.errors import ConnectionUnsupported, WouldBlock
 from xjobs.sql import Statement
 
 LOCK_TIMEOUT = 10.0
@@ -65,6 +66,14 @@ class QueueDriver(PostgresDriver):
         except pg.LockNotAvailable as error:
             raise _waited(statement, self._holders()) from error
 
+    def joined(self, driver: Driver) -> Driver:
+        """The driver for a connection that a caller gives.
+
+        Raises:
+            ConnectionUnsupported: it is to another database.
+        """
+        return _joined(driver, self.conninfo, self.before)
+
 
 class AsyncQueueDriver(AsyncPostgresDriver):
     """The same for async callers.
@@ -86,9 +95,46 @@ class AsyncQueueDriver(AsyncPostgresDriver):
         except pg.LockNotAvailable as error:
             raise _waited(statement, self._holders()) from error
 
+    def joined(self, driver: Driver) -> Driver:
+        """The driver for a connection that a caller gives; see `QueueDriver.joined`."""
+        return _joined(driver, self.conninfo, self.before)
+
     def sibling(self) -> AsyncQueueDriver:
         """One more driver like this, for another thread."""
         return AsyncQueueDriver(self.conninfo, self._holders, before=self.before)
+
+
+class _Joined:
+    """A driver for a caller's connection: the database's time is moved before its statements too."""
+
+    backend = "postgres"
+
+    def __init__(self, driver: Driver, before: Callable[[], None]) -> None:
+        self._driver = driver
+        self._before = before
+
+    async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
+        self._before()
+        return await self._driver.run(statement, **parameters)
+
+    async def run_script(self, text: str) -> None:
+        self._before()
+        await self._driver.run_script(text)
+
+    async def aclose(self) -> None:
+        await self._driver.aclose()
+
+
+def _joined(driver: Driver, own: str, before: Callable[[], None] | None) -> Driver:
+    connection = getattr(driver, "_connection", None)
+    # By the name alone: it is made for the run, and a server has many addresses.
+    if connection is not None and connection.info.dbname != conninfo_to_dict(own)["dbname"]:
+        raise ConnectionUnsupported(
+            f"the given connection is to {describe(connection.info.dsn)}, and the test's queue is on {describe(own)},"
+            " where the job would never appear",
+            "connect to xjobs_dsn (or xjobs_queue.dsn) in the test",
+        )
+    return driver if before is None else _Joined(driver, before)
 
 
 def _impatient(dsn: str) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_xjobs.drivers import AsyncQueueDriver
     from pytest_xjobs.leaks import Earlier
     from pytest_xjobs.runtime import Place
-    from xjobs.drivers.base import Row
+    from xjobs.drivers.base import Driver, Row
     from xjobs.sql import Statement
 
 
@@ -173,6 +173,10 @@ class ByThread:
     async def run_script(self, text: str) -> None:
         """Run schema text in one transaction."""
         await self._driver().run_script(text)
+
+    def joined(self, driver: Driver) -> Driver:
+        """The driver for a connection that a caller gives."""
+        return self._kept.joined(driver)
 
     async def aclose(self) -> None:
         """Close this thread's connection."""

@@ -31,6 +31,18 @@ class Integration(Protocol):
         ...
 
 
+class Host(Protocol):
+    """What a queue's own driver may offer besides: a say in what is written on connections that callers give."""
+
+    def joined(self, driver: Driver) -> Driver:
+        """The driver to use in place of `driver`, which writes on the caller's connection.
+
+        Raises:
+            ConnectionUnsupported: it leads elsewhere than the queue.
+        """
+        ...
+
+
 class _Known(NamedTuple):
     integration: str
     is_async: bool = False
@@ -67,7 +79,8 @@ async def join(driver: Driver, connection: Any, colour: Colour) -> Driver:
     integration = cast("Integration", import_module(known.integration))
     if driver.backend == "memory":
         return await integration.follow(connection, cast("MemoryDriver", driver))
-    return await integration.join(connection)
+    joined = await integration.join(connection)
+    return cast("Host", driver).joined(joined) if hasattr(driver, "joined") else joined
 
 
 def _known(connection: Any) -> _Known:
