@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Literal, Protocol, TypeVar
@@ -19,7 +19,7 @@ from xjobs.jobs import JobHandle
 from xjobs.limits import check_count, check_duration, check_instant, check_queues
 from xjobs.operations.admit import Refused, Shed, enter, raising
 from xjobs.operations.attempt import BodyCaller, Execution, execute, settle
-from xjobs.operations.claim import LEASE, take
+from xjobs.operations.claim import LEASE, give_back, take
 from xjobs.operations.endings import announce, announce_buried
 from xjobs.operations.events import wake_waits
 from xjobs.operations.inspect import job as find_job, waiting
@@ -63,13 +63,14 @@ class DrainSetup:
         call: how bodies are called.
         clock: the queue's present instant.
         random: the source of retry jitter.
-        worker_id: who claims.
+        worker_id: who claims; another one goes on after a crash.
         queues: the queues that are known to exist; the drain adds those that it finds.
         running: gets the job whose body is running, and its signal, for whoever must renew its lease.
         history: every run is added to it, also when the drain ends by raising.
         bodies: the driver by which the steps of a body of that job are recorded; the drain's own when None.
         move: moves the clock to an instant; None when this drain cannot.
         surround: keeps context variables of attempts and hooks apart, and from the caller's.
+        succeed: answers who goes on after a crash at a named point; `worker_id` itself when None.
     """
 
     call: BodyCaller
@@ -82,6 +83,7 @@ class DrainSetup:
     bodies: Callable[[JobHandle[Any, Any, Any]], Driver] | None = None
     move: Callable[[datetime], Any] | None = None
     surround: Surround = _here
+    succeed: Callable[[], str] | None = None
 
 
 @dataclass(slots=True)
@@ -94,6 +96,7 @@ class _Drain:
     collect: bool
     until: datetime | None
     max_advance: timedelta
+    move: Callable[[datetime], Any] | None = None
     runs: list[Run] = field(default_factory=list)
     jumps: list[Jump] = field(default_factory=list)
     buried: list[ClaimedJob] = field(default_factory=list)
@@ -112,7 +115,7 @@ class _Drain:
                 left = await waiting(self.driver)
                 if self._found_queues(left) or await self._woke(left):
                     continue
-                if self.setup.move is not None and await self._jump(left):
+                if self.move is not None and await self._jump(left):
                     continue
                 return self._report(left)
 
@@ -138,6 +141,7 @@ class _Drain:
         try:
             claimed = await take(self.driver, self._asked(), worker_id=self.setup.worker_id)
         except points.Crash:
+            self._crashed()
             return True
         for job in claimed.buried:
             await self._bury(job)
@@ -197,6 +201,7 @@ class _Drain:
                 await release(self.driver, [slot])
         except points.Crash as crash:
             self._note_run(job, handle, "crashed", Execution(Ack(job), "crashed", steps=crash.steps), started_at)
+            self._crashed()
             return
         finally:
             setup.running.remove(running)
@@ -210,6 +215,11 @@ class _Drain:
             self._raise_from(job, execution)
         if failed is not None:
             self._raise_hook(failed)
+
+    def _crashed(self) -> None:
+        """Go on as another worker: what the one that died has claimed stays leased to it."""
+        if self.setup.succeed is not None:
+            self.setup.worker_id = self.setup.succeed()
 
     def _note_run(
         self, job: ClaimedJob, handle: JobHandle[Any, Any, Any], outcome: str, ended: Execution, started_at: datetime
@@ -282,7 +292,7 @@ class _Drain:
 
     async def _jump(self, left: list[Waiting]) -> bool:
         """Move the clock to the next due instant; False when there is none to go to."""
-        assert self.setup.move is not None  # noqa: S101 - the caller asked
+        assert self.move is not None  # noqa: S101 - the caller asked
         now = self.setup.clock()
         due = [job.due_at for job in left if not job.due and not job.paused]
         if self.until is not None:
@@ -295,7 +305,7 @@ class _Drain:
                 raise await self._stopped(
                     f"the clock had moved {spent} and the next job lies beyond {self.max_advance}", left
                 )
-        self.setup.move(due[0])
+        self.move(due[0])
         self.jumps.append(Jump(now, due[0]))
         return True
 
@@ -359,11 +369,9 @@ async def drain(
     __tracebackhide__ = True  # what a body raises is shown from the test straight to the body
     if errors not in ("raise", "collect"):
         raise Invariant(f"errors is {errors!r}", "give 'raise' or 'collect'")
-    moving = advance or until is not None
-    if not moving:
-        setup = replace(setup, move=None)
-    elif setup.move is not None:
-        setup.move(setup.clock())  # stands still from here on, so that every jump is exact
+    move = setup.move if advance or until is not None else None
+    if move is not None:
+        move(setup.clock())  # stands still from here on, so that every jump is exact
     state = _Drain(
         driver,
         setup,
@@ -371,6 +379,7 @@ async def drain(
         collect=errors == "collect",
         until=_end(until, setup.clock) if until is not None else None,
         max_advance=check_duration(max_advance, "max_advance", low=timedelta(0)),
+        move=move,
     )
     return await state.run()
 
@@ -381,10 +390,17 @@ async def next_due(driver: Driver) -> datetime | None:
     return next((job.due_at for job in await waiting(driver) if not job.paused), None)
 
 
+async def give_back_claims(driver: Driver, setup: DrainSetup, worker_id: str) -> None:
+    """Make jobs ready again that a drain has claimed which is over.
+
+    One that was cancelled while a claim or a settle was under way leaves a job running that it does not know of.
+    """
+    await give_back(driver, [], queues=check_queues(setup.queues | registry.queues()), worker_id=worker_id)
+
+
 async def run_next(driver: Driver, setup: DrainSetup) -> Run | None:
     """Run the one job that is due first; None when none is due. What its body raises is raised here."""
     __tracebackhide__ = True
-    setup = replace(setup, move=None)
     return await _Drain(driver, setup, budget=BUDGET, collect=False, until=None, max_advance=MAX_ADVANCE).run_one()
 
 
