@@ -102,23 +102,25 @@ _Opened = tuple[Drivers, str | None, Callable[[], list[str]]]
 
 @contextmanager
 def _memory(clock: Clock) -> Iterator[_Opened]:
+    from pytest_xjobs.atomic import describe, open_blocks
     from xjobs.drivers.memory import MemoryDriver
 
     driver = MemoryDriver(clock=lambda: clock.now)
 
     def uncommitted() -> list[str]:
-        return [
+        lines = [
             f"  job {job.name!r} ({job.id}) is in a transaction that has not been committed"
             for job in driver.store.jobs.values()
             if job.writer is not None
         ]
+        return lines + [f"    {describe(block.alias)}" for block in open_blocks() if lines]
 
     yield Drivers(blocking=driver, awaiting=driver), None, uncommitted
 
 
 @contextmanager
 def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]:
-    from pytest_xjobs.atomic import open_blocks
+    from pytest_xjobs.atomic import name_blocks, open_blocks
     from pytest_xjobs.clock import set_time
     from pytest_xjobs.leaks import Earlier, leaked_transactions
     from pytest_xjobs.runtime import runtime
@@ -133,7 +135,8 @@ def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]
         place.blocking.before = place.awaiting.before = clock.sync
 
         def uncommitted() -> list[str]:
-            return [f"  a transaction has not been committed: {leak}" for leak in leaked_transactions(place.control)]
+            left = name_blocks(leaked_transactions(place.control))
+            return [f"  a transaction has not been committed: {text}" for text in left]
 
         awaiting = ByThread(place.awaiting)
         yield Drivers(blocking=place.blocking, awaiting=awaiting), place.database.dsn, uncommitted

@@ -140,14 +140,41 @@ def _runs_everything(config: pytest.Config) -> bool:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to a failure on which backend it was, at which time, and how to repeat it."""
     report = yield
-    environment = getattr(item, "funcargs", {}).get("xjobs_environment")
-    if environment is not None and report.when == "call" and report.failed:
-        report.sections.append(("xjobs", environment.describe()))
+    arguments = getattr(item, "funcargs", None) or {}
+    environment = arguments.get("xjobs_environment")
+    if environment is not None and report.when == "call":
+        if report.failed:
+            report.sections.append(("xjobs", environment.describe()))
+        if not report.skipped and _runs_once(item):
+            setattr(report, _ONCE, environment.backend)  # an attribute, since xdist takes those to the controller
     return report
 
 
+_ONCE = "xjobs_ran_on"
+
+
+def _runs_once(item: pytest.Item) -> bool:
+    """Whether it is a test that this run should run on several backends and does not, since pytest cannot parametrize
+    it: a method of a unittest.TestCase.
+    """
+    if "xjobs_backend" in getattr(getattr(item, "callspec", None), "params", {}):
+        return False
+    of_run, wanted = item.config.stash[OPTIONS].backends.value, _wanted_backends(item)
+    return len([name for name in of_run if wanted is None or name in wanted]) > 1
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say which findings in DDL are ignored, and what no server was asked."""
+    """Say which tests ran on one backend only, which findings in DDL are ignored, and what no server was asked."""
+    reports = [report for of_outcome in terminalreporter.stats.values() for report in of_outcome]
+    once = [getattr(report, _ONCE) for report in reports if hasattr(report, _ONCE)]
+    if once:
+        backends = config.stash[OPTIONS].backends.value
+        tests = f"{len(once)} unittest test{'s' if len(once) > 1 else ''}"
+        each = " and with ".join(f"--xjobs-backend={name}" for name in backends)
+        terminalreporter.write_line(
+            f"xjobs: {tests} ran on {once[0]} only, since pytest runs methods of a unittest.TestCase once: run them"
+            f" with {each}"
+        )
     if config.stash[OPTIONS].ddl.value:
         from pytest_xjobs.ddl.summary import summarize
 

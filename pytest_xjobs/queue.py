@@ -180,7 +180,7 @@ class XjobsQueue(Queue):
             listed = [f"  {describe_row(row)}" for row in found[:10]]
             if len(found) > len(listed):
                 listed.append(f"  and {len(found) - len(listed)} more")
-            near = nearest(expected, rows) if len(found) < count else []
+            near = [*nearest(expected, rows), *self._environment.uncommitted()] if len(found) < count else []
             told = f"{len(found)} live job{'' if len(found) == 1 else 's'} {expected}, expected {count}"
             raise AssertionError("\n".join([told, *listed, *near]))
         if count is not None:
@@ -262,14 +262,15 @@ class XjobsQueue(Queue):
         expected = Expected.of(job, input=input)
         histories = run_histories(self._history, {row.id: row for row in self._rows()})
         found = [h for h in histories if not differences_of(h, expected, steps, outcome)]
+        explained = partial(explain_runs, histories, expected, steps, outcome)
         if count is not None and len(found) != count:
             told = f"{len(found)} jobs {expected} ran, expected {count}"
-            raise AssertionError("\n".join([told, *explain_runs(histories, expected, steps, outcome)]))
+            raise AssertionError("\n".join([told, *explained(), *self._environment.uncommitted()]))
         if count is not None:
             return [history.runs[-1] for history in found]
         if not found:
             told = f"no job {expected} ran to the outcome {outcome!r}"
-            raise AssertionError("\n".join([told, *explain_runs(histories, expected, steps, outcome)]))
+            raise AssertionError("\n".join([told, *explained(), *self._environment.uncommitted()]))
         return found[0].runs[-1]
 
     def assert_state(self, job: JobRow | Enqueued | Run | UUID | str, state: str) -> JobRow:
@@ -293,14 +294,16 @@ class XjobsQueue(Queue):
         job_id = job.job_id if isinstance(job, Run) else job if isinstance(job, UUID | str) else job.id
         row = run_sync(inspect.job(self._driver("blocking"), job_id))
         if row is None:
-            raise AssertionError(f"there is no job {job_id}, expected one that is {state}")
+            told = f"there is no job {job_id}, expected one that is {state}"
+            raise AssertionError("\n".join([told, *self._environment.uncommitted()]))
         if row.state != state:
             error = f"\n  last error: {row.last_error}" if row.last_error else ""
-            raise AssertionError(
+            told = (
                 f"job is {row.state}, expected {state}: {describe_row(row)}\n"
                 f"  attempt {row.attempt} of {row.max_attempts}, due {row.run_at.isoformat()}, now"
                 f" {self.clock.now.isoformat()}{error}"
             )
+            raise AssertionError("\n".join([told, *self._environment.uncommitted()]))
         return row
 
     async def _drain(
