@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from xjobs.bodies import cancellable
+from xjobs.bridge import run_sync
 from xjobs.errors import Error
 from xjobs.operations.attempt import Callee
 from xjobs.signals import RunSignal
+
+R = TypeVar("R")
 
 
 class WrongColour(Error):
@@ -50,6 +54,28 @@ class InPlace:
     ) -> None:
         if self._runner is not None:
             self._runner.close()
+
+
+class Apart:
+    """Runs each attempt, and each ending hook, in a copy of one context.
+
+    So they see no context variable that the test has set, nor one of another attempt, and the test sees none of theirs,
+    as with a worker. Where they run stays the same, so what is kept by thread, as Django's connections are in blocking
+    code, is the test's own.
+    """
+
+    def __init__(self, context: contextvars.Context) -> None:
+        self._context = context
+
+    async def in_place(self, run: Coroutine[Any, Any, R], /) -> R:
+        """Run a coroutine that never suspends in this thread."""
+        __tracebackhide__ = True
+        return self._context.copy().run(run_sync, run)
+
+    async def on_loop(self, run: Coroutine[Any, Any, R], /) -> R:
+        """Run a coroutine as a task of the running loop; it is cancelled with the caller."""
+        __tracebackhide__ = True
+        return await asyncio.create_task(run, context=self._context.copy())
 
 
 async def on_loop(callee: Callee, arguments: tuple[Any, ...], values: dict[str, Any], signal: RunSignal) -> Any:

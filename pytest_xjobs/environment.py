@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_xjobs.clock import Clock
-from pytest_xjobs.plugin import OPTIONS
+from pytest_xjobs.plugin import CONTEXT, OPTIONS
 from pytest_xjobs.provision.waiting import seconds
 from xjobs import registry
 from xjobs.queue import Drivers
 
 if TYPE_CHECKING:
+    from pytest_xjobs.drivers import AsyncQueueDriver
+    from pytest_xjobs.leaks import Earlier
     from pytest_xjobs.runtime import Place
-    from xjobs.drivers.async_postgres import AsyncPostgresDriver
-    from xjobs.drivers.base import Row
+    from xjobs.drivers.base import Driver, Row
     from xjobs.sql import Statement
 
 
@@ -47,6 +49,7 @@ class Environment:
         random: for retry jitter, seeded from the run's seed and the test's name.
         seed: the run's.
         drain_budget: how many attempts a drain of this test runs at most.
+        context: what bodies find in context variables: what the process had set before any test ran.
     """
 
     backend: str
@@ -57,6 +60,7 @@ class Environment:
     random: Random
     seed: int
     drain_budget: int
+    context: Context
 
     def describe(self) -> str:
         """What a reader of a failure needs to know, for the report."""
@@ -87,6 +91,7 @@ def environment(request: pytest.FixtureRequest, backend: str) -> Iterator[Enviro
                 Random(name),
                 options.seed.value,
                 options.drain_budget.value,
+                request.config.stash.get(CONTEXT, Context()),
             )
         finally:
             clock.close()
@@ -97,43 +102,48 @@ _Opened = tuple[Drivers, str | None, Callable[[], list[str]]]
 
 @contextmanager
 def _memory(clock: Clock) -> Iterator[_Opened]:
+    from pytest_xjobs.atomic import describe, open_blocks
     from xjobs.drivers.memory import MemoryDriver
 
     driver = MemoryDriver(clock=lambda: clock.now)
 
     def uncommitted() -> list[str]:
-        return [
+        lines = [
             f"  job {job.name!r} ({job.id}) is in a transaction that has not been committed"
             for job in driver.store.jobs.values()
             if job.writer is not None
         ]
+        return lines + [f"    {describe(block.alias)}" for block in open_blocks() if lines]
 
     yield Drivers(blocking=driver, awaiting=driver), None, uncommitted
 
 
 @contextmanager
 def _postgres(request: pytest.FixtureRequest, clock: Clock) -> Iterator[_Opened]:
+    from pytest_xjobs.atomic import name_blocks, open_blocks
     from pytest_xjobs.clock import set_time
-    from pytest_xjobs.leaks import leaked_transactions
+    from pytest_xjobs.leaks import Earlier, leaked_transactions
     from pytest_xjobs.runtime import runtime
 
     run = runtime(request)
     own = _isolation(request) == "database"
     place = run.own() if own else run.shared()
     try:
+        earlier = Earlier.now(place.control, [block.pid for block in open_blocks() if block.pid is not None])
         place.database.reset(place.control)
         unsubscribe = clock.subscribe(lambda state: set_time(place.control, state))
         place.blocking.before = place.awaiting.before = clock.sync
 
         def uncommitted() -> list[str]:
-            return [f"  a transaction has not been committed: {leak}" for leak in leaked_transactions(place.control)]
+            left = name_blocks(leaked_transactions(place.control))
+            return [f"  a transaction has not been committed: {text}" for text in left]
 
-        awaiting = ByThread(place.awaiting, place.database.dsn)
+        awaiting = ByThread(place.awaiting)
         yield Drivers(blocking=place.blocking, awaiting=awaiting), place.database.dsn, uncommitted
         awaiting.abandon()
         clock.close()
         unsubscribe()
-        _end_leaked_transactions(place)
+        _end_leaked_transactions(place, earlier)
     finally:
         place.blocking.before = place.awaiting.before = None
         place.awaiting.abandon()
@@ -149,16 +159,14 @@ class ByThread:
 
     backend = "postgres"
 
-    def __init__(self, kept: AsyncPostgresDriver, dsn: str) -> None:
+    def __init__(self, kept: AsyncQueueDriver) -> None:
         self._drivers = {threading.get_ident(): kept}
-        self._dsn = dsn
+        self._kept = kept
 
-    def _driver(self) -> AsyncPostgresDriver:
+    def _driver(self) -> AsyncQueueDriver:
         driver = self._drivers.get(threading.get_ident())
         if driver is None:
-            from xjobs.drivers.async_postgres import AsyncPostgresDriver
-
-            driver = self._drivers[threading.get_ident()] = AsyncPostgresDriver(self._dsn)
+            driver = self._drivers[threading.get_ident()] = self._kept.sibling()
         return driver
 
     async def run(self, statement: Statement, **parameters: Any) -> list[Row]:
@@ -168,6 +176,10 @@ class ByThread:
     async def run_script(self, text: str) -> None:
         """Run schema text in one transaction."""
         await self._driver().run_script(text)
+
+    def joined(self, driver: Driver) -> Driver:
+        """The driver for a connection that a caller gives."""
+        return self._kept.joined(driver)
 
     async def aclose(self) -> None:
         """Close this thread's connection."""
@@ -189,16 +201,19 @@ def _isolation(request: pytest.FixtureRequest) -> str:
     return asked or request.config.stash[OPTIONS].isolation.value
 
 
-def _end_leaked_transactions(place: Place) -> None:
-    """End transactions that the test left open: what they hold would land in the next test."""
+def _end_leaked_transactions(place: Place, earlier: Earlier) -> None:
+    """End transactions that the test left open: what they hold would land in the next test.
+
+    Those that were open before it stay: whoever holds them open around tests, as Django's TestCase does, ends them.
+    """
     from pytest_xjobs.leaks import leaked_transactions, terminate
 
-    leaks = leaked_transactions(place.control)
+    leaks = leaked_transactions(place.control, earlier)
     deadline = seconds() + _GONE_WITHIN
     while leaks and seconds() < deadline:
         # A connection that was closed a moment ago may still be listed: its backend ends by itself.
         time.sleep(_GONE_WITHIN / 20)
-        leaks = leaked_transactions(place.control)
+        leaks = leaked_transactions(place.control, earlier)
     if leaks:
         terminate(place.control, leaks)
         listed = "".join(f"\n  {leak}" for leak in leaks)

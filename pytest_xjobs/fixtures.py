@@ -46,6 +46,27 @@ def xjobs_backend(request: pytest.FixtureRequest) -> str:
     pytest.skip("this test is for Postgres: run it with --xjobs-pg")
 
 
+@pytest.fixture(scope="session")
+def xjobs_backends(pytestconfig: pytest.Config) -> tuple[str, ...]:
+    """The backends of this run, in the order in which tests run on them: `memory`, `pg`, or both."""
+    from pytest_xjobs.plugin import OPTIONS
+
+    return pytestconfig.stash[OPTIONS].backends.value
+
+
+@pytest.fixture(scope="session")
+def xjobs_session_dsn(request: pytest.FixtureRequest, xjobs_backends: tuple[str, ...]) -> str | None:
+    """The URL of the Postgres database that the tests of this process take turns in, for fixtures that outlive a test;
+    None when no backend of the run is `pg`.
+    """
+    if "pg" not in xjobs_backends:
+        return None
+    from pytest_xjobs.runtime import runtime
+
+    with _refusals_in_short():
+        return runtime(request).shared().database.dsn
+
+
 @pytest.fixture
 def xjobs_environment(request: pytest.FixtureRequest, xjobs_backend: str) -> Iterator[Environment]:
     """What the fixtures below share; not for tests."""

@@ -1,4 +1,4 @@
-"""Sessions that sit in a transaction on a test's database: finding and ending them.
+"""Sessions that sit in a transaction on a test's database: finding and ending them, and which are not the test's own.
 
 psycopg comes in when one is looked for.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composed
 
-__all__ = ["Leak", "fetch_rows", "leaked_transactions", "sessions", "terminate"]
+__all__ = ["Earlier", "Leak", "fetch_rows", "leaked_transactions", "sessions", "terminate"]
 
 _QUERY_SHOWN = 120  # characters
 
@@ -26,7 +27,7 @@ class Leak:
         pid: of its backend.
         query: its last statement.
         state: `idle in transaction`, or the same with `(aborted)`.
-        age: of the transaction, in seconds.
+        age: of the state, in seconds.
     """
 
     pid: int
@@ -40,12 +41,42 @@ class Leak:
         return f"pid {self.pid}, {self.state} for {self.age:.1f} s, last statement: {query}"
 
 
-def leaked_transactions(conn: Connection[Any]) -> list[Leak]:
+@dataclass(frozen=True)
+class Earlier:
+    """What was open before a test began, so that it is not the test's to end.
+
+    Attributes:
+        since: when the test began, by the server's real clock: transactions that are older are not its own.
+        pids: backends of connections on which a transaction had begun for the client and not yet for the server, which
+            hears of it with the first statement.
+    """
+
+    since: datetime
+    pids: frozenset[int]
+
+    @classmethod
+    def now(cls, conn: Connection[Any], pids: Iterable[int] = ()) -> Earlier:
+        """What is open at this moment on the server of `conn`."""
+        # By its full name: the database has a clock of its own before pg_catalog, and it may be moved.
+        ((since,),) = fetch_rows(conn, "select pg_catalog.clock_timestamp()", ())
+        return cls(since, frozenset(pids))
+
+
+def leaked_transactions(conn: Connection[Any], earlier: Earlier | None = None) -> list[Leak]:
     """Other sessions of this connection's database that are idle in a transaction, oldest first.
 
     One round trip. Sessions of other roles are seen by a superuser or a member of pg_read_all_stats only.
+
+    Args:
+        conn: to the database.
+        earlier: leaves out what was open before.
     """
-    return sessions(conn, "a.state in ('idle in transaction', 'idle in transaction (aborted)')")
+    found = sessions(
+        conn,
+        "a.state in ('idle in transaction', 'idle in transaction (aborted)')",
+        since=earlier.since if earlier is not None else None,
+    )
+    return [leak for leak in found if earlier is None or leak.pid not in earlier.pids]
 
 
 def terminate(conn: Connection[Any], leaks: Iterable[Leak]) -> list[int]:
@@ -68,25 +99,28 @@ def terminate(conn: Connection[Any], leaks: Iterable[Leak]) -> list[int]:
     return [pid for pid, gone in rows if gone]
 
 
-def sessions(conn: Connection[Any], condition: LiteralString, database: str | None = None) -> list[Leak]:
+def sessions(
+    conn: Connection[Any], condition: LiteralString, database: str | None = None, since: datetime | None = None
+) -> list[Leak]:
     """Other clients' sessions on one database that meet a condition, oldest transaction first.
 
     Args:
         conn: to any database of the server.
         condition: SQL on `pg_stat_activity a`.
         database: whose sessions; by default those of the connection's.
+        since: leaves out transactions that began before it.
     """
     from psycopg import sql
 
     # Everything by its full name: the database has a clock of its own before pg_catalog.
     query = sql.SQL(
         "select a.pid, a.query, coalesce(a.state, ''), "
-        "coalesce(extract(epoch from pg_catalog.clock_timestamp() - a.xact_start), 0)::float8 "
+        "coalesce(extract(epoch from pg_catalog.clock_timestamp() - a.state_change), 0)::float8 "
         "from pg_catalog.pg_stat_activity a "
         "where a.datname = coalesce(%s, pg_catalog.current_database()) and a.pid <> pg_catalog.pg_backend_pid() "
-        "and a.backend_type = 'client backend' and {} order by a.xact_start"
+        "and a.backend_type = 'client backend' and (a.xact_start < %s) is not true and {} order by a.xact_start"
     ).format(sql.SQL(condition))
-    return [Leak(*row) for row in fetch_rows(conn, query, [database])]
+    return [Leak(*row) for row in fetch_rows(conn, query, [database, since])]
 
 
 def fetch_rows(conn: Connection[Any], query: LiteralString | Composed, values: Sequence[object]) -> list[Any]:

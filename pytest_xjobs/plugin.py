@@ -6,6 +6,7 @@ uses is imported by the fixtures.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pytest
 
 from pytest_xjobs.fixtures import (
     xjobs_backend as xjobs_backend,
+    xjobs_backends as xjobs_backends,
     xjobs_clock as xjobs_clock,
     xjobs_ddl as xjobs_ddl,
     xjobs_dsn as xjobs_dsn,
@@ -21,15 +23,19 @@ from pytest_xjobs.fixtures import (
     xjobs_faults as xjobs_faults,
     xjobs_queue as xjobs_queue,
     xjobs_server as xjobs_server,
+    xjobs_session_dsn as xjobs_session_dsn,
     xjobs_worker as xjobs_worker,
 )
 from pytest_xjobs.options import BACKENDS, Options, add_options, read_options
 
 if TYPE_CHECKING:
+    from contextvars import Context
+
     from pytest_xjobs.runtime import Runtime
 
 OPTIONS = pytest.StashKey[Options]()
 RUNTIME: pytest.StashKey[Runtime] = pytest.StashKey()
+CONTEXT: pytest.StashKey[Context] = pytest.StashKey()
 
 _MARKER = (
     "xjobs(backend=None, isolation=None): which backend (memory, pg, or both as 'memory,pg') a test is for, and whether"
@@ -105,6 +111,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return file_of(file_path, parent)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the context variables as modules have set them, before a test sets any."""
+    module = sys.modules.get("contextvars")  # where nobody has imported it, none is set
+    if module is not None:
+        session.config.stash[CONTEXT] = module.copy_context()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
@@ -127,14 +140,41 @@ def _runs_everything(config: pytest.Config) -> bool:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to a failure on which backend it was, at which time, and how to repeat it."""
     report = yield
-    environment = getattr(item, "funcargs", {}).get("xjobs_environment")
-    if environment is not None and report.when == "call" and report.failed:
-        report.sections.append(("xjobs", environment.describe()))
+    arguments = getattr(item, "funcargs", None) or {}
+    environment = arguments.get("xjobs_environment")
+    if environment is not None and report.when == "call":
+        if report.failed:
+            report.sections.append(("xjobs", environment.describe()))
+        if not report.skipped and _runs_once(item):
+            setattr(report, _ONCE, environment.backend)  # an attribute, since xdist takes those to the controller
     return report
 
 
+_ONCE = "xjobs_ran_on"
+
+
+def _runs_once(item: pytest.Item) -> bool:
+    """Whether it is a test that this run should run on several backends and does not, since pytest cannot parametrize
+    it: a method of a unittest.TestCase.
+    """
+    if "xjobs_backend" in getattr(getattr(item, "callspec", None), "params", {}):
+        return False
+    of_run, wanted = item.config.stash[OPTIONS].backends.value, _wanted_backends(item)
+    return len([name for name in of_run if wanted is None or name in wanted]) > 1
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say which findings in DDL are ignored, and what no server was asked."""
+    """Say which tests ran on one backend only, which findings in DDL are ignored, and what no server was asked."""
+    reports = [report for of_outcome in terminalreporter.stats.values() for report in of_outcome]
+    once = [getattr(report, _ONCE) for report in reports if hasattr(report, _ONCE)]
+    if once:
+        backends = config.stash[OPTIONS].backends.value
+        tests = f"{len(once)} unittest test{'s' if len(once) > 1 else ''}"
+        each = " and with ".join(f"--xjobs-backend={name}" for name in backends)
+        terminalreporter.write_line(
+            f"xjobs: {tests} ran on {once[0]} only, since pytest runs methods of a unittest.TestCase once: run them"
+            f" with {each}"
+        )
     if config.stash[OPTIONS].ddl.value:
         from pytest_xjobs.ddl.summary import summarize
 

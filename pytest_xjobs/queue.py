@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self, overload
+from functools import partial
+from typing import Any, Literal, Self, TypeVar, overload
 from uuid import UUID
 
-from pytest_xjobs.drain import InPlace, on_loop, refuse_on_loop
+from pytest_xjobs.drain import Apart, InPlace, on_loop, refuse_on_loop
 from pytest_xjobs.environment import Environment
 from pytest_xjobs.matching import Expected, describe_row, explain_missing, nearest
 from pytest_xjobs.ran import differences_of, explain_runs, run_histories
 from xjobs.bridge import run_sync
+from xjobs.drivers.base import Driver
 from xjobs.errors import Invariant
 from xjobs.in_use import TestUse
 from xjobs.jobs import Call, JobHandle
@@ -21,9 +23,11 @@ from xjobs.limits import check_count
 from xjobs.operations import drain as draining, inspect
 from xjobs.operations.leases import renew
 from xjobs.queue import Queue
-from xjobs.records import ClaimedJob, DrainReport, Enqueued, JobRow, Run
-from xjobs.signals import RunSignal
+from xjobs.records import DrainReport, Enqueued, JobRow, Run
 from xjobs.states import ALL, LIVE
+from xjobs.transactions import Colour
+
+R = TypeVar("R")
 
 _workers = itertools.count(1)
 
@@ -38,9 +42,10 @@ class XjobsQueue(Queue):
         self.clock = environment.clock
         self._environment = environment
         self._queues = {"default"}
-        self._running: list[tuple[ClaimedJob, RunSignal]] = []
+        self._under_way: list[draining.DrainSetup] = []
+        self._failed: set[str] = set()  # the workers of drains that ended by raising
         self._history: list[Run] = []
-        self._worker_id = f"drain-{next(_workers)}"
+        self._apart = Apart(environment.context)
 
     @property
     def dsn(self) -> str | None:
@@ -109,11 +114,11 @@ class XjobsQueue(Queue):
         __tracebackhide__ = True
         refuse_on_loop("run_next")
         with InPlace() as call:
-            return run_sync(draining.run_next(self._driver("blocking"), self._setup(call)))
+            return run_sync(self._as_worker("blocking", call, draining.run_next))
 
     async def arun_next(self) -> Run | None:
         """`run_next` for async tests."""
-        return await draining.run_next(self._driver("async"), self._setup(on_loop))
+        return await self._as_worker("async", on_loop, draining.run_next)
 
     @overload
     def assert_enqueued(
@@ -175,7 +180,7 @@ class XjobsQueue(Queue):
             listed = [f"  {describe_row(row)}" for row in found[:10]]
             if len(found) > len(listed):
                 listed.append(f"  and {len(found) - len(listed)} more")
-            near = nearest(expected, rows) if len(found) < count else []
+            near = [*nearest(expected, rows), *self._environment.uncommitted()] if len(found) < count else []
             told = f"{len(found)} live job{'' if len(found) == 1 else 's'} {expected}, expected {count}"
             raise AssertionError("\n".join([told, *listed, *near]))
         if count is not None:
@@ -257,14 +262,15 @@ class XjobsQueue(Queue):
         expected = Expected.of(job, input=input)
         histories = run_histories(self._history, {row.id: row for row in self._rows()})
         found = [h for h in histories if not differences_of(h, expected, steps, outcome)]
+        explained = partial(explain_runs, histories, expected, steps, outcome)
         if count is not None and len(found) != count:
             told = f"{len(found)} jobs {expected} ran, expected {count}"
-            raise AssertionError("\n".join([told, *explain_runs(histories, expected, steps, outcome)]))
+            raise AssertionError("\n".join([told, *explained(), *self._environment.uncommitted()]))
         if count is not None:
             return [history.runs[-1] for history in found]
         if not found:
             told = f"no job {expected} ran to the outcome {outcome!r}"
-            raise AssertionError("\n".join([told, *explain_runs(histories, expected, steps, outcome)]))
+            raise AssertionError("\n".join([told, *explained(), *self._environment.uncommitted()]))
         return found[0].runs[-1]
 
     def assert_state(self, job: JobRow | Enqueued | Run | UUID | str, state: str) -> JobRow:
@@ -288,19 +294,21 @@ class XjobsQueue(Queue):
         job_id = job.job_id if isinstance(job, Run) else job if isinstance(job, UUID | str) else job.id
         row = run_sync(inspect.job(self._driver("blocking"), job_id))
         if row is None:
-            raise AssertionError(f"there is no job {job_id}, expected one that is {state}")
+            told = f"there is no job {job_id}, expected one that is {state}"
+            raise AssertionError("\n".join([told, *self._environment.uncommitted()]))
         if row.state != state:
             error = f"\n  last error: {row.last_error}" if row.last_error else ""
-            raise AssertionError(
+            told = (
                 f"job is {row.state}, expected {state}: {describe_row(row)}\n"
                 f"  attempt {row.attempt} of {row.max_attempts}, due {row.run_at.isoformat()}, now"
                 f" {self.clock.now.isoformat()}{error}"
             )
+            raise AssertionError("\n".join([told, *self._environment.uncommitted()]))
         return row
 
     async def _drain(
         self,
-        colour: Literal["blocking", "async"],
+        colour: Colour,
         call: Any,
         until: datetime | timedelta | float | None,
         advance: bool,
@@ -309,36 +317,57 @@ class XjobsQueue(Queue):
         max_advance: timedelta | float,
     ) -> DrainReport:
         __tracebackhide__ = True
-        return await draining.drain(
-            self._driver(colour),
-            self._setup(call),
+        drain = partial(
+            draining.drain,
             until=until,
             advance=advance,
             errors=errors,
             budget=self._environment.drain_budget if budget is None else budget,
             max_advance=max_advance,
         )
+        return await self._as_worker(colour, call, drain)
+
+    async def _as_worker(
+        self, colour: Colour, call: Any, drain: Callable[[Driver, draining.DrainSetup], Awaitable[R]]
+    ) -> R:
+        """Run a drain as a worker of its own, after what earlier ones have left running."""
+        __tracebackhide__ = True
+        driver, setup = self._driver(colour), self._setup(call)
+        for worker_id in tuple(self._failed):
+            await draining.give_back_claims(driver, setup, worker_id)
+            self._failed.discard(worker_id)
+        self._under_way.append(setup)
+        try:
+            return await drain(driver, setup)
+        except BaseException:
+            self._failed.add(setup.worker_id)
+            raise
+        finally:
+            self._under_way.remove(setup)
 
     def _setup(self, call: Any) -> draining.DrainSetup:
         return draining.DrainSetup(
             call=call,
             clock=lambda: self.clock.now,
             random=self._environment.random,
-            worker_id=self._worker_id,
+            worker_id=_new_worker(),
             queues=self._queues,
-            running=self._running,
+            running=[],
             history=self._history,
             bodies=lambda handle: self._driver("async" if handle.is_async and call is on_loop else "blocking"),
             move=self.clock.move_to,
+            surround=self._apart.on_loop if call is on_loop else self._apart.in_place,
+            succeed=_new_worker,
         )
 
-    def _driver(self, colour: Literal["blocking", "async"]) -> Any:
+    def _driver(self, colour: Colour) -> Any:
         return self._environment.source.driver(colour)
 
     def _renew(self) -> None:
         """Renew the leases of bodies that are running: a live worker's heartbeats would have, as time went by."""
-        if self._running:
-            run_sync(renew(self._driver("blocking"), self._running, worker_id=self._worker_id))
+        for setup in tuple(self._under_way):
+            if setup.running:
+                run_sync(renew(self._driver("blocking"), setup.running, worker_id=setup.worker_id))
 
     def _next_due(self) -> datetime | None:
         return run_sync(draining.next_due(self._driver("blocking")))
@@ -346,6 +375,10 @@ class XjobsQueue(Queue):
     def _rows(self) -> list[JobRow]:
         """Every row, in the order of the enqueues."""
         return run_sync(inspect.every_job(self._driver("blocking")))
+
+
+def _new_worker() -> str:
+    return f"drain-{next(_workers)}"
 
 
 def _matches(expected: Expected, row: JobRow) -> bool:

@@ -13,13 +13,12 @@ from psycopg.conninfo import make_conninfo
 
 from pytest_xjobs.clock import SEARCH_PATH, install_time
 from pytest_xjobs.databases import RunDatabases
+from pytest_xjobs.drivers import AsyncQueueDriver, QueueDriver, holders
 from pytest_xjobs.options import Options
 from pytest_xjobs.plugin import OPTIONS, RUNTIME
 from pytest_xjobs.provision import Cluster, Existing, PostgresNotFound, Server, ServerError, find_binaries
 from pytest_xjobs.provision.url import libpq_url
 from pytest_xjobs.reset import KEPT_TABLES, Database
-from xjobs.drivers.async_postgres import AsyncPostgresDriver
-from xjobs.drivers.postgres import PostgresDriver
 from xjobs.sql import SQL_JOBS_TABLE
 
 
@@ -144,8 +143,8 @@ class Place:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.control = psycopg.connect(database.dsn, autocommit=True, application_name="pytest-xjobs control")
-        self.blocking = PostgresDriver(database.dsn)
-        self.awaiting = AsyncPostgresDriver(database.dsn)
+        self.blocking = QueueDriver(database.dsn, lambda: holders(self.control))
+        self.awaiting = AsyncQueueDriver(database.dsn, lambda: holders(self.control))
 
     def close(self) -> None:
         """Close the connections."""

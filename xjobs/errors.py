@@ -324,7 +324,9 @@ class ConnectionUnsupported(Error):
 
 
 class WouldBlock(Error):
-    """In memory: a statement that would wait on Postgres for another open transaction."""
+    """A statement that would wait for another open transaction: in memory at once, and where the queue of a test on
+    Postgres has waited for some seconds.
+    """
 
     code = "X_WOULD_BLOCK"
 

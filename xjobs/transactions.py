@@ -32,6 +32,18 @@ class Integration(Protocol):
         ...
 
 
+class Host(Protocol):
+    """What a queue's own driver may offer besides: a say in what is written on connections that callers give."""
+
+    def joined(self, driver: Driver) -> Driver:
+        """The driver to use in place of `driver`, which writes on the caller's connection.
+
+        Raises:
+            ConnectionUnsupported: it leads elsewhere than the queue.
+        """
+        ...
+
+
 class _Known(NamedTuple):
     integration: str
     is_async: bool = False
@@ -97,7 +109,8 @@ class _Joined:
     async def _entered(self) -> Driver:
         if self.backend == "memory":
             return await self._integration.follow(self._connection, cast("MemoryDriver", self._driver))
-        return await self._integration.join(self._connection)
+        joined = await self._integration.join(self._connection)
+        return cast("Host", self._driver).joined(joined) if hasattr(self._driver, "joined") else joined
 
 
 def _known(connection: Any) -> _Known:

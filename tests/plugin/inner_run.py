@@ -13,6 +13,8 @@ from xjobs import in_use, registry
 # Nothing written beside the test files, tests in the order in which they stand, and no import of hypothesis for the
 # terminal summary of each run.
 QUIET = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:hypothesispytest")
+# pytest-django sets Django up once in a process, which tests of this repository may have done.
+IN_PROCESS = (*QUIET, "-p", "no:django")
 
 _STRICT = """
 [pytest]
@@ -53,7 +55,7 @@ class Inner:
     def run(self, *args: str) -> pytest.RunResult:
         """Run in this process."""
         with _process_untouched():
-            return self.pytester.runpytest_inprocess(*QUIET, *args, no_reraise_ctrlc=True)
+            return self.pytester.runpytest_inprocess(*IN_PROCESS, *args, no_reraise_ctrlc=True)
 
     def subprocess(self, *args: str) -> pytest.RunResult:
         """Run in a process of its own."""

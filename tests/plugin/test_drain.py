@@ -42,7 +42,7 @@ def outcomes(report: xjobs.DrainReport) -> list[str]:
 
 
 class TestBlockingTest:
-    def test_a_def_body_runs_in_the_tests_own_thread_with_its_patches_and_context(
+    def test_a_def_body_runs_in_the_tests_own_thread_with_its_patches_and_a_context_of_its_own(
         self, xjobs_queue: XjobsQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[Any] = []
@@ -56,9 +56,8 @@ class TestBlockingTest:
         variable.set("by the test")
         look.enqueue()
         xjobs_queue.drain()
-        assert seen == [threading.get_ident(), "patched", "by the test"]
-        # The body is called as any function is: what it sets is set.
-        assert variable.get() == "by the body"
+        assert seen == [threading.get_ident(), "patched", "unset"]
+        assert variable.get() == "by the test"
 
     def test_an_async_body_runs_in_that_thread_too_and_sees_the_same(
         self, xjobs_queue: XjobsQueue, monkeypatch: pytest.MonkeyPatch
@@ -75,8 +74,7 @@ class TestBlockingTest:
         variable.set("by the test")
         look.enqueue()
         xjobs_queue.drain()
-        assert seen == [threading.get_ident(), "patched", "by the test"]
-        # As in any task, what it sets is its own.
+        assert seen == [threading.get_ident(), "patched", "unset"]
         assert variable.get() == "by the test"
 
     def test_async_bodies_of_one_drain_share_a_loop(self, xjobs_queue: XjobsQueue) -> None:
@@ -183,7 +181,7 @@ class TestAsyncTest:
         other = asyncio.create_task(ready.wait())
         await xjobs_queue.adrain()
         assert await other
-        assert seen == [asyncio.get_running_loop(), "patched", "by the test"]
+        assert seen == [asyncio.get_running_loop(), "patched", "unset"]
 
     async def test_a_def_body_runs_in_a_thread_where_it_may_block(
         self, xjobs_queue: XjobsQueue, monkeypatch: pytest.MonkeyPatch
@@ -206,7 +204,7 @@ class TestAsyncTest:
         await look.aenqueue()
         await asyncio.gather(xjobs_queue.adrain(), let_it_go_on())
         assert seen[0] != threading.get_ident()
-        assert seen[1:] == ["patched", "by the test"]
+        assert seen[1:] == ["patched", "unset"]
 
     async def test_bodies_of_both_kinds_may_enqueue_each_other(self, xjobs_queue: XjobsQueue) -> None:
         order: list[str] = []

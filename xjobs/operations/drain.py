@@ -5,11 +5,11 @@ claim, attempt and settle.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from xjobs import points, registry
@@ -19,7 +19,7 @@ from xjobs.jobs import JobHandle
 from xjobs.limits import check_count, check_duration, check_instant, check_queues
 from xjobs.operations.admit import Refused, Shed, enter, raising
 from xjobs.operations.attempt import BodyCaller, Execution, execute, settle
-from xjobs.operations.claim import LEASE, take
+from xjobs.operations.claim import LEASE, give_back, take
 from xjobs.operations.endings import announce, announce_buried
 from xjobs.operations.events import wake_waits
 from xjobs.operations.inspect import job as find_job, waiting
@@ -34,10 +34,25 @@ BUDGET = 1_000
 MAX_ADVANCE = timedelta(days=366)
 """How far a drain moves the clock in all."""
 
+R = TypeVar("R")
+
 _run = maker(Run)
 
 _ANCESTORS = 5
 _NOT_DUE_SHOWN = 5
+
+
+class Surround(Protocol):
+    """How a host runs an attempt, or an ending hook, in surroundings of its own."""
+
+    def __call__(self, run: Coroutine[Any, Any, R], /) -> Awaitable[R]:
+        """Run it and answer what it answers; what it raises goes through."""
+        ...
+
+
+async def _here(run: Coroutine[Any, Any, R], /) -> R:
+    __tracebackhide__ = True
+    return await run
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,12 +63,14 @@ class DrainSetup:
         call: how bodies are called.
         clock: the queue's present instant.
         random: the source of retry jitter.
-        worker_id: who claims.
+        worker_id: who claims; another one goes on after a crash.
         queues: the queues that are known to exist; the drain adds those that it finds.
         running: gets the job whose body is running, and its signal, for whoever must renew its lease.
         history: every run is added to it, also when the drain ends by raising.
         bodies: the driver by which the steps of a body of that job are recorded; the drain's own when None.
         move: moves the clock to an instant; None when this drain cannot.
+        surround: keeps context variables of attempts and hooks apart, and from the caller's.
+        succeed: answers who goes on after a crash at a named point; `worker_id` itself when None.
     """
 
     call: BodyCaller
@@ -65,6 +82,8 @@ class DrainSetup:
     history: list[Run] = field(default_factory=list)
     bodies: Callable[[JobHandle[Any, Any, Any]], Driver] | None = None
     move: Callable[[datetime], Any] | None = None
+    surround: Surround = _here
+    succeed: Callable[[], str] | None = None
 
 
 @dataclass(slots=True)
@@ -77,6 +96,7 @@ class _Drain:
     collect: bool
     until: datetime | None
     max_advance: timedelta
+    move: Callable[[datetime], Any] | None = None
     runs: list[Run] = field(default_factory=list)
     jumps: list[Jump] = field(default_factory=list)
     buried: list[ClaimedJob] = field(default_factory=list)
@@ -95,7 +115,7 @@ class _Drain:
                 left = await waiting(self.driver)
                 if self._found_queues(left) or await self._woke(left):
                     continue
-                if self.setup.move is not None and await self._jump(left):
+                if self.move is not None and await self._jump(left):
                     continue
                 return self._report(left)
 
@@ -121,6 +141,7 @@ class _Drain:
         try:
             claimed = await take(self.driver, self._asked(), worker_id=self.setup.worker_id)
         except points.Crash:
+            self._crashed()
             return True
         for job in claimed.buried:
             await self._bury(job)
@@ -137,7 +158,7 @@ class _Drain:
         self.buried.append(job)
         handle = registry.find(job.name)
         if handle is not None:
-            self._raise_hook(await announce_buried(job, handle, call=self.setup.call))
+            self._raise_hook(await self.setup.surround(announce_buried(job, handle, call=self.setup.call)))
 
     async def _attempt(self, job: ClaimedJob) -> None:
         __tracebackhide__ = True
@@ -163,34 +184,42 @@ class _Drain:
         running = job, RunSignal()
         setup.running.append(running)
         try:
-            execution = await execute(
-                self.driver if setup.bodies is None else setup.bodies(handle),
-                job,
-                handle,
-                worker_id=setup.worker_id,
-                call=call,
-                clock=setup.clock,
-                random=setup.random,
-                signal=running[1],
+            execution = await setup.surround(
+                execute(
+                    self.driver if setup.bodies is None else setup.bodies(handle),
+                    job,
+                    handle,
+                    worker_id=setup.worker_id,
+                    call=call,
+                    clock=setup.clock,
+                    random=setup.random,
+                    signal=running[1],
+                )
             )
             landed = await settle(self.driver, execution, worker_id=setup.worker_id)
             if slot is not None:
                 await release(self.driver, [slot])
         except points.Crash as crash:
             self._note_run(job, handle, "crashed", Execution(Ack(job), "crashed", steps=crash.steps), started_at)
+            self._crashed()
             return
         finally:
             setup.running.remove(running)
         outcome = execution.outcome if landed or execution.outcome == "cancelled" else "unowned"
         self._note_run(job, handle, outcome, execution, started_at)
         if handle.ending_hook is not None and landed:
-            failed = await announce(job, handle, execution, call=setup.call)
+            failed = await setup.surround(announce(job, handle, execution, call=setup.call))
         else:
             failed = None
         if execution.error is not None:
             self._raise_from(job, execution)
         if failed is not None:
             self._raise_hook(failed)
+
+    def _crashed(self) -> None:
+        """Go on as another worker: what the one that died has claimed stays leased to it."""
+        if self.setup.succeed is not None:
+            self.setup.worker_id = self.setup.succeed()
 
     def _note_run(
         self, job: ClaimedJob, handle: JobHandle[Any, Any, Any], outcome: str, ended: Execution, started_at: datetime
@@ -222,7 +251,7 @@ class _Drain:
         elif landed:
             refused = Execution(back.settlement, "refused", back.error, values=back.values)
             self._note_run(job, handle, "refused", refused, self.setup.clock())
-            self._raise_hook(await announce(job, handle, refused, call=self.setup.call))
+            self._raise_hook(await self.setup.surround(announce(job, handle, refused, call=self.setup.call)))
 
     def _raise_from(self, job: ClaimedJob, execution: Execution) -> None:
         __tracebackhide__ = True
@@ -263,7 +292,7 @@ class _Drain:
 
     async def _jump(self, left: list[Waiting]) -> bool:
         """Move the clock to the next due instant; False when there is none to go to."""
-        assert self.setup.move is not None  # noqa: S101 - the caller asked
+        assert self.move is not None  # noqa: S101 - the caller asked
         now = self.setup.clock()
         due = [job.due_at for job in left if not job.due and not job.paused]
         if self.until is not None:
@@ -276,7 +305,7 @@ class _Drain:
                 raise await self._stopped(
                     f"the clock had moved {spent} and the next job lies beyond {self.max_advance}", left
                 )
-        self.setup.move(due[0])
+        self.move(due[0])
         self.jumps.append(Jump(now, due[0]))
         return True
 
@@ -340,11 +369,9 @@ async def drain(
     __tracebackhide__ = True  # what a body raises is shown from the test straight to the body
     if errors not in ("raise", "collect"):
         raise Invariant(f"errors is {errors!r}", "give 'raise' or 'collect'")
-    moving = advance or until is not None
-    if not moving:
-        setup = replace(setup, move=None)
-    elif setup.move is not None:
-        setup.move(setup.clock())  # stands still from here on, so that every jump is exact
+    move = setup.move if advance or until is not None else None
+    if move is not None:
+        move(setup.clock())  # stands still from here on, so that every jump is exact
     state = _Drain(
         driver,
         setup,
@@ -352,6 +379,7 @@ async def drain(
         collect=errors == "collect",
         until=_end(until, setup.clock) if until is not None else None,
         max_advance=check_duration(max_advance, "max_advance", low=timedelta(0)),
+        move=move,
     )
     return await state.run()
 
@@ -362,10 +390,17 @@ async def next_due(driver: Driver) -> datetime | None:
     return next((job.due_at for job in await waiting(driver) if not job.paused), None)
 
 
+async def give_back_claims(driver: Driver, setup: DrainSetup, worker_id: str) -> None:
+    """Make jobs ready again that a drain has claimed which is over.
+
+    One that was cancelled while a claim or a settle was under way leaves a job running that it does not know of.
+    """
+    await give_back(driver, [], queues=check_queues(setup.queues | registry.queues()), worker_id=worker_id)
+
+
 async def run_next(driver: Driver, setup: DrainSetup) -> Run | None:
     """Run the one job that is due first; None when none is due. What its body raises is raised here."""
     __tracebackhide__ = True
-    setup = replace(setup, move=None)
     return await _Drain(driver, setup, budget=BUDGET, collect=False, until=None, max_advance=MAX_ADVANCE).run_one()
 
 

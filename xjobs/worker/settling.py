@@ -26,7 +26,6 @@ BATCH = 500
 RETRY, RETRY_MOST = 0.1, 2.0
 """Seconds until outcomes are written again that the store did not take, the first time; twice as long each time."""
 
-_NO_STATE = object()
 _OF_THE_CONTENT = ("22", "23")
 """Classes of SQLSTATE: data exceptions, and violated constraints."""
 
@@ -179,8 +178,8 @@ def _refuses_the_content(problem: Exception) -> bool:
     """
     if isinstance(problem, DriverUnavailable | TransactionConflict | SchemaMissing):
         return False
-    state = getattr(problem, "sqlstate", _NO_STATE)
-    return state is _NO_STATE or (state or "")[:2] in _OF_THE_CONTENT
+    state: str | None = getattr(problem, "sqlstate", "")  # the store's own problems have one, or None
+    return state == "" or (state is not None and state[:2] in _OF_THE_CONTENT)
 
 
 def _states(execution: Execution) -> tuple[str, ...]:
