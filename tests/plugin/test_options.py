@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inner_run import Inner
+from inner_run import IN_PROCESS, Inner
 
 from pytest_xjobs.options import read_options
 
@@ -48,7 +48,7 @@ def configure(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any
 
     def configure(*args: str, ini: str = "", **environ: str) -> Any:
         pytester.makeini(f"[pytest]\n{ini}")
-        config = pytester.parseconfig(*args)
+        config = pytester.parseconfig(*IN_PROCESS, *args)
         return read_options(config, environ)
 
     return configure
@@ -158,7 +158,7 @@ def test_toml_tables_hold_values_of_their_own_types(pytester: pytest.Pytester) -
     pytester.path.joinpath("pyproject.toml").write_text(
         '[tool.pytest]\nxjobs_pg = true\nxjobs_seed = 3\nxjobs_drain_budget = 5\nxjobs_isolation = "database"\n'
     )
-    options = read_options(pytester.parseconfig(), {})
+    options = read_options(pytester.parseconfig(*IN_PROCESS), {})
     assert (options.backends.value, options.seed.value, options.drain_budget.value) == (("pg",), 3, 5)
     assert {options.backends.source, options.seed.source, options.isolation.source} == {"ini"}
 
