@@ -127,8 +127,8 @@ class _Joined:
 
 def _joined(driver: Driver, own: str, before: Callable[[], None] | None) -> Driver:
     connection = getattr(getattr(driver, "_driver", driver), "_connection", None)
-    # By the name alone: it is made for the run, and a server has many addresses.
-    if connection is not None and connection.info.dbname != conninfo_to_dict(own)["dbname"]:
+    # By the name alone: it is made for the run, and a server has many addresses. A closed one is refused as such.
+    if connection is not None and not connection.closed and connection.info.dbname != conninfo_to_dict(own)["dbname"]:
         raise ConnectionUnsupported(
             f"the given connection is to {describe(connection.info.dsn)}, and the test's queue is on {describe(own)},"
             " where the job would never appear",

@@ -28,6 +28,7 @@ from xjobs.records import Enqueued, JobRow, Waiting
 from xjobs.states import FINISHED
 from xjobs.worker import Worker, settings
 from xjobs.worker.connections import Connections, MemoryConnections, PostgresConnections
+from xjobs.worker.left import guard_tasks
 
 T = TypeVar("T")
 
@@ -210,9 +211,13 @@ class ThreadWorker(_Waiting):
 
     def _run(self) -> None:
         try:
-            asyncio.run(self.worker.run())
+            asyncio.run(self._serve())
         except BaseException as failure:  # noqa: BLE001 - raised again where the test waits
             self._failure = failure
+
+    async def _serve(self) -> None:
+        guard_tasks(asyncio.get_running_loop())  # as in a process of its own
+        await self.worker.run()
 
     def wait_until_started(self) -> None:
         """Wait until it claims."""
