@@ -74,7 +74,11 @@ class WorkerProcess:
                 assert found is not None, f"ended with {self.process.returncode} before {text!r}:\n{self.text}"
             return found
 
-        return until(f"{text!r} in the log of the worker", look, within=within)
+        try:
+            return until(f"{text!r} in the log of the worker", look, within=within)
+        except AssertionError as problem:
+            problem.add_note(self.text)
+            raise
 
     def started(self) -> WorkerProcess:
         self.wait_for("jobs.worker.started")
