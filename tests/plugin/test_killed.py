@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -66,9 +67,10 @@ def runs(pid: int) -> bool:
 def descendants(pid: int) -> set[int]:
     """A server process and those that it started."""
     found = {pid}
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found |= descendants(int(child))
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that has ended meanwhile
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in task.read_text().split():
+                found |= descendants(int(child))
     return found
 
 
@@ -104,8 +106,9 @@ def test_no_server_process_is_left_two_seconds_after_a_kill(
     process, (pid, server, data, _) = hang("--xjobs-pg")
     pids = descendants(int(server))
     assert int(pid) == process.pid
-    assert len(pids) > 1
-    assert all(map(runs, pids))
+    assert runs(int(server))
+    # Not all of them: the backend of the connection that the job has closed may be ending.
+    assert sum(map(runs, pids)) > 1
     os.kill(process.pid, signal.SIGKILL)
     assert until(lambda: not any(map(runs, pids)), 2), [pid for pid in pids if runs(pid)]
 
