@@ -122,15 +122,12 @@ async def of_django(dsn: str) -> AsyncIterator[App]:
 
 @contextmanager
 def django_on(dsn: str) -> Any:
-    """Django's default database, for the length of a block."""
-    given = conninfo_to_dict(dsn)
-    options = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": given["dbname"],
-        "USER": given["user"],
-        "HOST": given["host"],
-        "PORT": given["port"],
-    }
+    """Django's default database, for the length of a block; a path is of SQLite's."""
+    options: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": dsn}
+    if not dsn.startswith("/"):
+        given = conninfo_to_dict(dsn)
+        options = {"ENGINE": "django.db.backends.postgresql", "NAME": given["dbname"]}
+        options |= {name.upper(): given[name] for name in ("user", "host", "port")}
     connections.databases["default"] = connections.configure_settings({"default": options})["default"]
     if hasattr(connections._connections, "default"):
         del connections["default"]

@@ -6,23 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import django
 import psycopg
 import pytest
+from app_transactions import django_on
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.db import DatabaseError, connection as proxy, connections, transaction
 from django.test import TestCase
-from psycopg.conninfo import conninfo_to_dict
 
 import xjobs
 from pytest_xjobs import XjobsQueue, XjobsWorkers
 
 Work = xjobs.JobHandle[Any, Any, Any]
-
-if not settings.configured:
-    settings.configure(USE_TZ=True, DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
-    django.setup()
 
 
 @pytest.fixture(params=["memory", "pg"], autouse=True)
@@ -34,24 +28,9 @@ def xjobs_backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def database(request: pytest.FixtureRequest, xjobs_backend: str, tmp_path: Path) -> Iterator[None]:
     """Django's default connection: SQLite beside a queue in memory, else the queue's own database."""
-    if xjobs_backend == "memory":
-        options: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "app.db")}
-    else:
-        given = conninfo_to_dict(request.getfixturevalue("xjobs_dsn"))
-        options = {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": given["dbname"],
-            "USER": given["user"],
-            "HOST": given["host"],
-            "PORT": given["port"],
-        }
-    connections.databases["default"] = connections.configure_settings({"default": options})["default"]
-    if hasattr(connections._connections, "default"):
-        del connections["default"]
-    yield
-    connections.close_all()
-    if hasattr(connections._connections, "default"):
-        del connections["default"]
+    in_memory = xjobs_backend == "memory"
+    with django_on(str(tmp_path / "app.db") if in_memory else request.getfixturevalue("xjobs_dsn")):
+        yield
 
 
 @pytest.fixture

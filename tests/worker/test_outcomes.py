@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -156,18 +157,13 @@ async def test_an_outcome_of_a_claim_that_is_somebody_elses_is_none_of_ours(
 
 
 @pytest.fixture
-def strict(dsn: str, control: psycopg.Connection[Any]) -> str:
-    """A role whose statements wait for no lock and take no time; its address."""
+def strict(dsn: str, control: psycopg.Connection[Any]) -> Iterator[str]:
+    """The address for a role whose statements hardly wait for a lock."""
     role = f"strict_{control.info.backend_pid}"
     control.execute(f"create role {role} login superuser".encode())
     control.execute(f"alter role {role} set lock_timeout = '50ms'".encode())
-    return psycopg.conninfo.make_conninfo(dsn, user=role)
-
-
-TIMES_OUT = {
-    "lock_timeout": "lock table x_jobs in share row exclusive mode",
-    "read_only": "",
-}
+    yield psycopg.conninfo.make_conninfo(dsn, user=role)
+    control.execute(f"drop role {role}".encode())
 
 
 async def test_a_settle_that_meets_a_lock_is_written_later_and_the_body_runs_once(
